@@ -1,0 +1,28 @@
+//! The Linux kernel as safe, typed calls.
+//!
+//! One function a call, no policy: what a call is used for, in which order and with which defaults is decided
+//! by the crates above (`lab` builds networks, `traffic` moves frames). This is the only crate of the packet
+//! path in which `unsafe` is allowed; every public function is safe, takes no raw address, and reports a
+//! failure as a [`SyscallError`] that names the call, the object it was made on, and the kernel's answer.
+//!
+//! Everything works on the calling thread's network namespace unless a function says otherwise.
+#![allow(unsafe_code)]
+
+pub mod bpf;
+pub mod btf;
+pub mod clock;
+pub mod cpu;
+mod error;
+pub mod ethtool;
+pub mod netns;
+pub mod nft;
+pub mod packet;
+pub mod perf;
+pub mod privilege;
+pub mod procfs;
+pub mod route;
+pub mod sysctl;
+pub mod udp;
+pub mod xsk;
+
+pub use error::SyscallError;
