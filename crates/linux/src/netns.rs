@@ -172,7 +172,8 @@ fn on_a_thread<R: Send>(work: impl FnOnce() -> R + Send) -> Result<R, SyscallErr
 }
 
 fn cookie_of_own_namespace() -> Option<u64> {
-    let socket = rustix::net::socket(rustix::net::AddressFamily::UNIX, rustix::net::SocketType::DGRAM, None).ok()?;
+    let socket =
+        rustix::net::socket(rustix::net::AddressFamily::UNIX, rustix::net::SocketType::DGRAM, None).ok()?;
     let mut cookie = 0_u64;
     let mut length = size_of::<u64>() as libc::socklen_t;
     // SAFETY: the kernel writes at most `length` bytes to `cookie`, which is that long and outlives the call.
@@ -199,7 +200,9 @@ mod tests {
         };
         let told = |name, value| user_namespace_obstacle(only(name, value)).unwrap_or_default();
         assert!(told("user.max_user_namespaces", "0").starts_with("user.max_user_namespaces"));
-        assert!(told("kernel.unprivileged_userns_clone", "0").starts_with("kernel.unprivileged_userns_clone"));
+        assert!(
+            told("kernel.unprivileged_userns_clone", "0").starts_with("kernel.unprivileged_userns_clone")
+        );
         assert!(told("kernel.apparmor_restrict_unprivileged_userns", "1").contains("AppArmor"));
         assert_eq!(told("user.max_user_namespaces", "15000"), "");
         assert_eq!(user_namespace_obstacle(|_| None), None);

@@ -1,1 +1,40 @@
-fn main() {}
+//! What does one packet cost on this path, and did my change make it cheaper?
+
+mod cli;
+mod commands;
+mod diagnosis;
+mod doctor;
+mod environment;
+mod host;
+mod ledger;
+mod pairs;
+mod paths;
+mod programs;
+mod progress;
+mod recorder;
+mod report;
+mod rig;
+mod rounds;
+mod scenario;
+mod session;
+mod stop;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use cli::{Cli, Command};
+
+fn main() -> ExitCode {
+    let done = match Cli::parse().command {
+        Command::Path(args) => commands::path::run(&args),
+        Command::Ab(args) => commands::ab::run(&args),
+        Command::Run(args) => commands::run::run(&args),
+        Command::Wire(args) => commands::wire::run(&args),
+        Command::Doctor(args) => commands::doctor::run(&args),
+    };
+    match done {
+        Ok(outcome) => outcome.into(),
+        Err(error) => report::failed(&error),
+    }
+}

@@ -1,1 +1,49 @@
-//! Placeholder crate document.
+//! Ways to hand frames to the kernel, and ways to count what arrives, behind one trait each.
+//!
+//! A [`Backend`] sends a number of frames and says two things about them: how many it handed over, and how many the
+//! kernel confirmed. Neither is delivery: a device, a queue or a hook may still drop a frame, and only a [`Sink`]
+//! or a counter further on knows. Comparing the two sides is the caller's ledger, not done here.
+//!
+//! What this crate does not do: it makes no devices or namespaces, it does not know what is in a frame (frames are
+//! [`Frames`], given or written by a closure), it does not pace, and it takes no times. A backend sends as fast as it
+//! can in the calling thread, which must be in the network namespace in which the backend was made.
+//!
+//! | module | holds |
+//! |---|---|
+//! | `backend` | the trait, the kinds, what was sent |
+//! | `frames` | what is sent: the same, a cycle, or written one by one |
+//! | `ability` | what this host can do, and what is lacking |
+//! | `inject`, `af_xdp`, `tx_ring`, `mmsg`, `memory` | the backends |
+//! | `sink` | the receivers |
+//!
+//! ```
+//! use traffic::{Backend, Frames, Memory};
+//!
+//! let frames = Frames::generated(60, |sequence, frame| frame[14] = sequence as u8)?;
+//! let mut backend = Memory::new(frames, 4);
+//! let sent = backend.send(3)? + backend.flush()?;
+//! assert_eq!((sent.offered, sent.confirmed), (3, Some(3)));
+//! assert_eq!(backend.kept().map(|frame| frame[14]).collect::<Vec<_>>(), [0, 1, 2]);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+mod ability;
+mod af_xdp;
+mod backend;
+mod frames;
+mod inject;
+mod memory;
+mod mmsg;
+mod sink;
+mod tx_ring;
+
+pub use ability::{Ability, Lack, probe};
+pub use af_xdp::{AfXdp, AfXdpSpec};
+pub use backend::{Backend, BackendKind, SendError, Sent, UnknownBackend};
+pub use frames::{FrameError, Frames};
+pub use inject::{Inject, InjectSpec};
+pub use linux::xsk::BindMode;
+pub use memory::Memory;
+pub use mmsg::{Mmsg, MmsgSpec};
+pub use sink::{ProgramSink, Sink, UdpSink};
+pub use tx_ring::{TxRingBackend, TxRingSpec};

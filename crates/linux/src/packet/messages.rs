@@ -1,0 +1,132 @@
+//! Buffers and headers for sendmmsg(2) and recvmmsg(2), built once and used again without allocation.
+
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::ptr;
+
+use super::mapping::Mapping;
+
+/// Slots start on cache lines of their own.
+const SLOT_ALIGN: usize = 64;
+
+/// A fixed number of message slots of the same size.
+pub(crate) struct Messages {
+    memory: Mapping,
+    slot_bytes: usize,
+    stride: usize,
+    vectors: Box<[libc::iovec]>,
+    headers: Box<[libc::mmsghdr]>,
+}
+
+// SAFETY: the raw pointers inside lead to `memory` and `vectors`, which move between threads with this value
+// and keep their addresses; nothing else points there.
+unsafe impl Send for Messages {}
+
+impl Messages {
+    /// `slots` slots of `slot_bytes` bytes, zeroed, each message as long as its slot.
+    pub(crate) fn new(slots: usize, slot_bytes: usize) -> io::Result<Self> {
+        let too_large = || io::Error::from(io::ErrorKind::InvalidInput);
+        let stride = slot_bytes.checked_next_multiple_of(SLOT_ALIGN).ok_or_else(too_large)?.max(SLOT_ALIGN);
+        let memory = Mapping::anonymous(stride.checked_mul(slots.max(1)).ok_or_else(too_large)?)?;
+        let vector = |slot| libc::iovec {
+            iov_base: memory.at(slot * stride, slot_bytes, 1).cast(),
+            iov_len: slot_bytes,
+        };
+        let mut vectors: Box<[_]> = (0..slots).map(vector).collect();
+        let headers = vectors.iter_mut().map(header).collect();
+        Ok(Self { memory, slot_bytes, stride, vectors, headers })
+    }
+
+    pub(crate) fn slots(&self) -> usize {
+        self.headers.len()
+    }
+
+    pub(crate) fn slot_bytes(&self) -> usize {
+        self.slot_bytes
+    }
+
+    /// The bytes of a slot, its full size.
+    pub(crate) fn slot_mut(&mut self, slot: usize) -> &mut [u8] {
+        assert!(slot < self.slots(), "slot {slot} of {}", self.slots());
+        self.memory.bytes_mut(slot * self.stride, self.slot_bytes)
+    }
+
+    /// How much of a slot is to be sent.
+    pub(crate) fn set_len(&mut self, slot: usize, bytes: usize) {
+        assert!(bytes <= self.slot_bytes, "{bytes} bytes in a slot of {}", self.slot_bytes);
+        self.vectors[slot].iov_len = bytes;
+    }
+
+    /// How much the last transfer moved through a slot.
+    pub(crate) fn transferred(&self, slot: usize) -> usize {
+        self.headers[slot].msg_len as usize
+    }
+
+    /// Sends slots `first..first + count`; how many the kernel took.
+    pub(crate) fn send(
+        &mut self,
+        socket: BorrowedFd<'_>,
+        first: usize,
+        count: usize,
+        flags: libc::c_int,
+    ) -> io::Result<usize> {
+        let headers = &mut self.headers[first..first + count];
+        let (fd, count) = (socket.as_raw_fd(), headers.len() as libc::c_uint);
+        // SAFETY: the headers are valid and lead to memory of the stated lengths that lives as long as `self`,
+        // which is borrowed exclusively: the kernel may read it and write the lengths.
+        let sent = unsafe { libc::sendmmsg(fd, headers.as_mut_ptr(), count, flags) };
+        usize::try_from(sent).map_err(|_| io::Error::last_os_error())
+    }
+
+    /// Receives into the slots from the first on; how many messages came.
+    pub(crate) fn receive(&mut self, socket: BorrowedFd<'_>, flags: libc::c_int) -> io::Result<usize> {
+        let (fd, count) = (socket.as_raw_fd(), self.headers.len() as libc::c_uint);
+        // SAFETY: as in `send`; the kernel also writes into the slots.
+        let received =
+            unsafe { libc::recvmmsg(fd, self.headers.as_mut_ptr(), count, flags, ptr::null_mut()) };
+        usize::try_from(received).map_err(|_| io::Error::last_os_error())
+    }
+}
+
+impl std::fmt::Debug for Messages {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Messages({} slots of {} bytes)", self.slots(), self.slot_bytes)
+    }
+}
+
+/// A message without address and control data, of one vector.
+fn header(vector: &mut libc::iovec) -> libc::mmsghdr {
+    // SAFETY: `msghdr` consists of integers and pointers, for which all zero is a valid value.
+    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+    message.msg_iov = vector;
+    message.msg_iovlen = 1;
+    libc::mmsghdr { msg_hdr: message, msg_len: 0 }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use std::os::fd::AsFd;
+    use std::os::unix::net::UnixDatagram;
+
+    use super::*;
+
+    #[test]
+    fn messages_arrive_as_filled() {
+        let (left, right) = UnixDatagram::pair().unwrap();
+        let (mut out, mut input) = (Messages::new(4, 100).unwrap(), Messages::new(8, 100).unwrap());
+        for slot in 0..4 {
+            out.slot_mut(slot).fill(slot as u8);
+            out.set_len(slot, 10 + slot);
+        }
+        assert_eq!(out.send(left.as_fd(), 1, 3, libc::MSG_DONTWAIT).unwrap(), 3);
+        assert_eq!(input.receive(right.as_fd(), libc::MSG_DONTWAIT).unwrap(), 3);
+        for message in 0..3 {
+            let slot = message + 1;
+            assert_eq!(input.transferred(message), 10 + slot);
+            assert!(input.slot_mut(message)[..10 + slot].iter().all(|&byte| byte == slot as u8));
+        }
+        let empty = input.receive(right.as_fd(), libc::MSG_DONTWAIT).unwrap_err();
+        assert_eq!(empty.kind(), io::ErrorKind::WouldBlock);
+    }
+}

@@ -1,0 +1,259 @@
+//! Arguments: every flag once, in groups that the commands share.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Parser, Subcommand};
+
+/// What does one packet cost on this path, and did my change make it cheaper?
+#[derive(Debug, Parser)]
+#[command(name = "perpacket", version, max_term_width = 100, arg_required_else_help = true)]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Measure what one packet costs on kernel paths, in a lab made for the run (the main job)
+    Path(PathArgs),
+    /// Compare two variants of a path in interleaved pairs: an interval and a verdict
+    Ab(AbArgs),
+    /// Run a scenario file (TOML), as every command prints with -v and keeps in its record
+    Run(RunArgs),
+    /// Line rate, time per packet, and differences of packet rates
+    Wire(WireArgs),
+    /// Say what this host can do, what makes its results noisy, and what to change
+    Doctor(DoctorArgs),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct PathArgs {
+    /// Paths: floor xdp-drop xdp-tx tc-drop raw-drop forward forward6 bridge udp udp-noport
+    /// [default: xdp-drop raw-drop forward udp, with the floor]
+    #[arg(value_name = "PATH")]
+    pub(crate) paths: Vec<String>,
+    /// Frame sizes in bytes, with the 4-byte FCS
+    #[arg(long, value_name = "BYTES,…", value_delimiter = ',', default_values_t = [64, 272])]
+    pub(crate) frame: Vec<u32>,
+    #[command(flatten)]
+    pub(crate) setting: SettingArgs,
+    #[command(flatten)]
+    pub(crate) slice: SliceArgs,
+    /// Stop when every interval's half width is at most this share of its figure
+    #[arg(long, value_name = "PERCENT", default_value = "0.5%", value_parser = parse_percent)]
+    pub(crate) precision: f64,
+    /// Stop after this time at the latest
+    #[arg(long, value_name = "TIME", default_value = "40s", value_parser = parse_duration)]
+    pub(crate) time: Duration,
+    #[command(flatten)]
+    pub(crate) host: HostArgs,
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct AbArgs {
+    /// Paths to compare on
+    #[arg(value_name = "PATH", required = true)]
+    pub(crate) paths: Vec<String>,
+    /// What differs: rules, frame, flows, batch, backend, gro, rps or spin, and its two values.
+    /// Without it A and B are the same, which shows the noise that is left (A/A)
+    #[arg(long, value_name = "KEY=A,B", conflicts_with_all = ["a", "b"])]
+    pub(crate) vary: Option<String>,
+    /// Command that makes variant A, run inside the system under test before its slices
+    #[arg(long, value_name = "CMD", requires = "b")]
+    pub(crate) a: Option<String>,
+    /// Command that makes variant B
+    #[arg(long, value_name = "CMD", requires = "a")]
+    pub(crate) b: Option<String>,
+    /// Frame size in bytes, with the 4-byte FCS
+    #[arg(long, value_name = "BYTES", default_value_t = 64)]
+    pub(crate) frame: u32,
+    #[command(flatten)]
+    pub(crate) setting: SettingArgs,
+    #[command(flatten)]
+    pub(crate) slice: SliceArgs,
+    /// Time for each path
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = parse_duration)]
+    pub(crate) time: Duration,
+    /// Use the whole time, without the five looks that may end it early
+    #[arg(long)]
+    pub(crate) fixed: bool,
+    /// A difference smaller than this counts as the same
+    #[arg(long, value_name = "PERCENT", default_value = "0.5%", value_parser = parse_percent)]
+    pub(crate) margin: f64,
+    /// Load every program and build every lab anew after this many pairs, in random order; it is always
+    /// done for variants that are code or labs of their own
+    #[arg(long, value_name = "PAIRS")]
+    pub(crate) reload: Option<u32>,
+    #[command(flatten)]
+    pub(crate) host: HostArgs,
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct RunArgs {
+    /// Scenario file; `-` reads standard input
+    #[arg(value_name = "FILE")]
+    pub(crate) file: PathBuf,
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
+}
+
+#[derive(Debug, Args)]
+#[command(override_usage = "perpacket wire RATE FRAME…\n       perpacket wire diff BEFORE AFTER\n       \
+                            perpacket wire diff < TWO-COLUMNS")]
+pub(crate) struct WireArgs {
+    /// RATE FRAME… (10G 64), or diff BEFORE AFTER in packets per second; diff alone reads pairs from
+    /// standard input
+    #[arg(value_name = "WORD", required = true)]
+    pub(crate) words: Vec<String>,
+    /// Write the result as JSON to FILE; `-` is standard output
+    #[arg(long, value_name = "FILE")]
+    pub(crate) json: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct DoctorArgs {
+    /// Put back settings of the host that a killed run left behind
+    #[arg(long)]
+    pub(crate) clean: bool,
+    /// Write the result as JSON to FILE; `-` is standard output
+    #[arg(long, value_name = "FILE")]
+    pub(crate) json: Option<PathBuf>,
+}
+
+/// What a lab and its frames are made of.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "What is measured")]
+pub(crate) struct SettingArgs {
+    /// How frames get in: inject, xdp-live, af-xdp, tx-ring or mmsg [default: the best that the path
+    /// takes and this host has]
+    #[arg(long, value_name = "BACKEND")]
+    pub(crate) backend: Option<String>,
+    /// Flows, which differ in the destination port
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub(crate) flows: u16,
+    /// Packet-filter rules that match nothing, before the path's own
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub(crate) rules: u32,
+    /// Frames handed over at once
+    #[arg(long, value_name = "N", default_value_t = 64)]
+    pub(crate) batch: u32,
+    /// GRO, and with it NAPI, on the receiving device (`on` or `off`); not with inject, which bypasses it
+    #[arg(long, value_name = "ON|OFF", default_value = "off")]
+    pub(crate) gro: String,
+    /// Receive packet steering: CPU mask of the receiving device, in hexadecimal
+    #[arg(long, value_name = "MASK", default_value = "0")]
+    pub(crate) rps: String,
+    /// Added work for each frame in the injecting program, in dependent multiplications
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub(crate) spin: u32,
+}
+
+/// How slices are cut.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "How it is measured")]
+pub(crate) struct SliceArgs {
+    /// Packets in a slice
+    #[arg(long = "slice", value_name = "PACKETS", default_value_t = 5_000)]
+    pub(crate) packets: u64,
+    /// Clock: thread (CPU time of the measuring thread), or machine (busy time of all CPUs, over slices
+    /// of a second, for work that moves to other CPUs)
+    #[arg(long, value_name = "CLOCK", default_value = "thread")]
+    pub(crate) clock: String,
+    /// Seed of every random order [default: a new one, which is printed]
+    #[arg(long, value_name = "N")]
+    pub(crate) seed: Option<u64>,
+}
+
+/// What is asked of the host.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Host")]
+pub(crate) struct HostArgs {
+    /// CPU that sends and measures [default: the last one allowed]
+    #[arg(long, value_name = "CPU")]
+    pub(crate) cpu: Option<usize>,
+    /// Leave /sys/kernel/rcu_expedited as it is; each injecting call then waits for tens of milliseconds
+    #[arg(long)]
+    pub(crate) no_expedite: bool,
+}
+
+/// Where results go.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Output")]
+pub(crate) struct OutputArgs {
+    /// Write the record as one JSON document to FILE; `-` is standard output, and then nothing else is
+    /// printed there
+    #[arg(long, value_name = "FILE")]
+    pub(crate) json: Option<PathBuf>,
+    /// Print the result only
+    #[arg(long, short)]
+    pub(crate) quiet: bool,
+    /// Print the whole scenario, the lab and every ledger
+    #[arg(long, short)]
+    pub(crate) verbose: bool,
+    /// Do not keep a record of this run
+    #[arg(long)]
+    pub(crate) no_save: bool,
+    /// Where records are kept [default: $XDG_DATA_HOME/perpacket/records]
+    #[arg(long, value_name = "DIR", env = "PERPACKET_STORE")]
+    pub(crate) store: Option<OsString>,
+}
+
+fn parse_percent(text: &str) -> Result<f64, String> {
+    let number: f64 = text
+        .trim_end_matches('%')
+        .trim()
+        .parse()
+        .map_err(|_| format!("`{text}` is no percentage; write 0.5%"))?;
+    if number.is_finite() && number > 0.0 && number < 100.0 {
+        Ok(number / 100.0)
+    } else {
+        Err(format!("`{text}` is outside 0 to 100 %"))
+    }
+}
+
+fn parse_duration(text: &str) -> Result<Duration, String> {
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let factor = match &text[digits.len()..] {
+        "" | "s" => 1.0,
+        "ms" => 1e-3,
+        "m" | "min" => 60.0,
+        "h" => 3600.0,
+        unit => return Err(format!("`{unit}` is no unit of time; use ms, s, min or h")),
+    };
+    let seconds = digits.parse::<f64>().map_err(|_| format!("`{text}` is no time; write 10s"))? * factor;
+    if !(0.05..=86_400.0).contains(&seconds) {
+        return Err(format!("`{text}` is outside 50 ms to 24 h"));
+    }
+    Ok(Duration::from_secs_f64(seconds))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn arguments_are_consistent() {
+        use clap::CommandFactory;
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn times_and_percentages() {
+        assert_eq!(parse_duration("90s"), Ok(Duration::from_secs(90)));
+        assert_eq!(parse_duration("1.5min"), Ok(Duration::from_secs(90)));
+        assert_eq!(parse_duration("500ms"), Ok(Duration::from_millis(500)));
+        for bad in ["", "s", "-1s", "0", "2d", "nan", "1e9h"] {
+            assert!(parse_duration(bad).is_err(), "{bad}");
+        }
+        assert_eq!(parse_percent("0.5%"), Ok(0.005));
+        for bad in ["", "%", "0", "-1%", "100%", "nan"] {
+            assert!(parse_percent(bad).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,142 @@
+//! `perpacket doctor`: what this host can do, what makes it noisy, what to change.
+
+use std::fmt::Write as _;
+
+use anyhow::{Context, Result};
+use lab::HostSettings;
+use linux::{cpu, privilege};
+use measure::record::{CapabilityProbe, Environment, Warning};
+use serde::Serialize;
+
+use crate::cli::DoctorArgs;
+use crate::environment::{self, KernelConfig};
+use crate::host::Abilities;
+use crate::report::{self, Outcome};
+use crate::session::CounterSet;
+use crate::{doctor, paths};
+
+/// Kernel options that a path or a way in needs.
+const NEEDED: [(&str, &str); 9] = [
+    ("CONFIG_VETH", "every lab"),
+    ("CONFIG_NET_NS", "every lab"),
+    ("CONFIG_NF_TABLES", "raw-drop, and the counters of forward and bridge"),
+    ("CONFIG_NF_TABLES_NETDEV", "the counters of forward and bridge"),
+    ("CONFIG_BPF_SYSCALL", "inject, xdp-live, xdp-drop, tc-drop"),
+    ("CONFIG_NET_XGRESS", "tc-drop"),
+    ("CONFIG_XDP_SOCKETS", "af-xdp"),
+    ("CONFIG_BRIDGE", "bridge"),
+    ("CONFIG_RPS", "rps"),
+];
+
+#[derive(Serialize)]
+struct Report {
+    environment: Environment,
+    abilities: Vec<CapabilityProbe>,
+    kernel_options: Vec<CapabilityProbe>,
+    warnings: Vec<Warning>,
+    remarks: Vec<Warning>,
+    put_back: Vec<String>,
+}
+
+/// Looks, puts back what `--clean` asks for, and prints.
+pub(crate) fn run(args: &DoctorArgs) -> Result<Outcome> {
+    let put_back = if args.clean { clean()? } else { Vec::new() };
+    let measuring = cpu::allowed()?.last().copied().unwrap_or(0);
+    let environment = environment::read(measuring);
+    let mut abilities = Abilities::probe().as_probes();
+    abilities.extend(CounterSet::open().as_probes());
+    let report = Report {
+        warnings: doctor::warnings(&environment),
+        remarks: doctor::remarks(&environment),
+        kernel_options: kernel_options(),
+        abilities,
+        put_back,
+        environment,
+    };
+    if let Some(file) = &args.json {
+        report::write_json(file, &report)?;
+    }
+    if args.json.as_ref().is_none_or(|file| file.as_os_str() != "-") {
+        report::write_stdout(&text(&report, args.clean))?;
+    }
+    Ok(Outcome::Good)
+}
+
+fn clean() -> Result<Vec<String>> {
+    let settings = HostSettings::open_default().context("open the journal of host settings")?;
+    let done = settings.clean().context("put back what a killed run left")?;
+    if let Some(failed) = done.failed.into_iter().next() {
+        return Err(failed).context("put back what a killed run left");
+    }
+    Ok(done.restored.iter().map(|setting| format!("{} = {}", setting.path.display(), setting.value)).collect())
+}
+
+fn kernel_options() -> Vec<CapabilityProbe> {
+    let Some(config) = KernelConfig::read() else { return Vec::new() };
+    let option = |&(name, what): &(&str, &str)| CapabilityProbe {
+        name: name.into(),
+        available: config.value(name).is_some(),
+        detail: Some(format!("{} ({what})", config.value(name).unwrap_or("not set"))),
+        ..CapabilityProbe::default()
+    };
+    NEEDED.iter().map(option).collect()
+}
+
+fn text(report: &Report, cleaned: bool) -> String {
+    let mut out = String::new();
+    let mut line = |text: String| {
+        let _ = writeln!(out, "{text}"); // writing to a String cannot fail
+    };
+    let known = |value: &Option<String>| value.clone().unwrap_or_else(|| "unknown".into());
+    let e = &report.environment;
+    line(format!("kernel       {} ({})", known(&e.kernel_release), known(&e.architecture)));
+    line(format!("CPU          {}, {} online", known(&e.cpu_model), e.cores.map_or("?".into(), |n| n.to_string())));
+    line(format!("privilege    {}", privilege_text()));
+    line(format!("clock        {}, governor {}", known(&e.clocksource), known(&e.governor)));
+    line("\nways in and counters".into());
+    for probe in &report.abilities {
+        line(probe_line(probe));
+    }
+    line("\nkernel options".into());
+    if report.kernel_options.is_empty() {
+        line("  unknown: neither /proc/config.gz nor /boot/config-RELEASE can be read".into());
+    }
+    for probe in &report.kernel_options {
+        line(probe_line(probe));
+    }
+    line("\npaths".into());
+    for path in paths::PathName::ALL {
+        line(format!("  {path:<11} {}", path.about().summary));
+    }
+    line("\nwhat makes results noisy or different here".into());
+    if report.warnings.is_empty() && report.remarks.is_empty() {
+        line("  nothing was found".into());
+    }
+    for warning in report.warnings.iter().chain(&report.remarks) {
+        line(format!("  {} ({})\n      {}", warning.what, warning.fact, warning.next_step));
+    }
+    if cleaned {
+        line("\nhost settings".into());
+        if report.put_back.is_empty() {
+            line("  nothing was left behind".into());
+        }
+        for setting in &report.put_back {
+            line(format!("  put back: {setting}"));
+        }
+    }
+    out
+}
+
+fn privilege_text() -> &'static str {
+    if privilege::full() {
+        "all that is needed"
+    } else {
+        "ordinary user: raw-drop, forward and udp by mmsg or tx-ring, in a user namespace; root adds BPF, and with it \
+         inject, xdp-live and the XDP and tc paths"
+    }
+}
+
+fn probe_line(probe: &CapabilityProbe) -> String {
+    let detail = probe.detail.as_deref().map_or(String::new(), |detail| format!(": {detail}"));
+    format!("  {} {}{detail}", if probe.available { "yes" } else { "no " }, probe.name)
+}

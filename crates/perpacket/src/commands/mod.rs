@@ -1,0 +1,50 @@
+//! One file a command: from arguments to a scenario, and from there to the outcome.
+
+pub(crate) mod ab;
+pub(crate) mod doctor;
+pub(crate) mod path;
+pub(crate) mod run;
+pub(crate) mod wire;
+
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+
+use crate::cli::{HostArgs, SettingArgs, SliceArgs};
+use crate::scenario::{HostUse, Measurement, Setting, parse_backend, parse_switch};
+use crate::session::fresh_seed;
+
+impl SettingArgs {
+    /// The setting that the arguments describe.
+    pub(crate) fn resolve(&self) -> Result<Setting> {
+        Ok(Setting {
+            backend: self.backend.as_deref().map(parse_backend).transpose()?,
+            flows: self.flows,
+            rules: self.rules,
+            batch: self.batch,
+            gro: parse_switch("gro", &self.gro)?,
+            rps: self.rps.clone(),
+            spin: self.spin,
+        })
+    }
+}
+
+impl SliceArgs {
+    /// How it is measured, within `time`, to `precision`.
+    pub(crate) fn resolve(&self, time: Duration, precision: f64) -> Result<Measurement> {
+        Ok(Measurement {
+            packets: self.packets,
+            clock: self.clock.parse().context("--clock")?,
+            time_s: time.as_secs_f64(),
+            precision,
+            seed: self.seed.unwrap_or_else(fresh_seed),
+        })
+    }
+}
+
+impl HostArgs {
+    /// What is asked of the host.
+    pub(crate) fn resolve(&self) -> HostUse {
+        HostUse { cpu: self.cpu, expedite: !self.no_expedite }
+    }
+}

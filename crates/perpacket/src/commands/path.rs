@@ -1,0 +1,149 @@
+//! `perpacket path`: what one packet costs on kernel paths.
+
+use anyhow::{Context, Result, bail};
+use measure::ledger::Ledger;
+use measure::marginal::{AbsoluteCost, absolute_cost, over_floor, round_costs};
+use measure::record::{CostRow, Extra, Summary};
+
+use crate::cli::{OutputArgs, PathArgs};
+use crate::diagnosis;
+use crate::paths::PathName;
+use crate::report::{self, Outcome};
+use crate::rounds::{Measured, Rounds, Stopped};
+use crate::scenario::{Cell, Job, SCHEMA, Scenario};
+use crate::session::{Ground, Session};
+
+/// What is measured when no path is named.
+const DEFAULT_PATHS: [PathName; 5] =
+    [PathName::Floor, PathName::XdpDrop, PathName::RawDrop, PathName::Forward, PathName::Udp];
+
+/// Confidence of the printed intervals.
+const CONFIDENCE: f64 = 0.95;
+
+/// From arguments to a scenario, and on.
+pub(crate) fn run(args: &PathArgs) -> Result<Outcome> {
+    let scenario = Scenario {
+        schema: SCHEMA.into(),
+        job: Job::Path,
+        paths: paths(&args.paths)?,
+        frames: args.frame.clone(),
+        setting: args.setting.resolve()?,
+        measurement: args.slice.resolve(args.time, args.precision)?,
+        host: args.host.resolve(),
+        compare: None,
+    };
+    scenario.check()?;
+    measure(&scenario, &args.output)
+}
+
+/// Measures every cell of the scenario in rounds, accounts for every packet, and reports.
+pub(crate) fn measure(scenario: &Scenario, output: &OutputArgs) -> Result<Outcome> {
+    let ground = Ground::settle(scenario)?;
+    let (cells, refused) = resolve(scenario, &ground)?;
+    let mut session = Session::start(ground, scenario, &cells, output)?;
+
+    let mut rounds = Rounds::build(&cells, scenario)?;
+    let stopped = rounds.measure(&mut session)?;
+    let measured = rounds.take();
+
+    let mut summary = Summary { rows: rows(&measured, &session), ..Summary::default() };
+    summary.stopped = Some(stopped.to_string());
+    let mut outcome = judge(&summary.rows, &cells, &stopped);
+    let mut ledgers = rounds.ledgers()?;
+    for (cell, book) in cells.iter().zip(&mut ledgers).filter(|(_, book)| !book.closes()) {
+        diagnosis::explain(cell, book)?;
+    }
+    for book in &ledgers {
+        session.recorder.ledger(book)?;
+        outcome = outcome.worst(if book.closes() { Outcome::Good } else { Outcome::No });
+    }
+    session.recorder.summary(summary.clone())?;
+    if session.prints() {
+        print(&summary, &cells, &ledgers, &refused, output)?;
+    }
+    drop(rounds);
+    session.finish(outcome)
+}
+
+/// The paths by name, each once; the floor first where nothing is named.
+fn paths(names: &[String]) -> Result<Vec<PathName>> {
+    if names.is_empty() {
+        return Ok(DEFAULT_PATHS.into());
+    }
+    let mut paths = Vec::new();
+    for name in names {
+        let path: PathName = name.parse().map_err(anyhow::Error::msg)?;
+        if !paths.contains(&path) {
+            paths.push(path);
+        }
+    }
+    Ok(paths)
+}
+
+/// The cells that can be measured here, and what stands against the others. An error when none is left.
+fn resolve(scenario: &Scenario, ground: &Ground) -> Result<(Vec<Cell>, Vec<String>)> {
+    let (mut cells, mut refused) = (Vec::new(), Vec::new());
+    for cell in scenario.cells() {
+        match ground.abilities.resolve(&cell, scenario.measurement.clock) {
+            Ok(cell) => cells.push(cell),
+            Err(error) => refused.push(format!("{error:#}")),
+        }
+    }
+    refused.dedup();
+    if cells.is_empty() {
+        bail!("{}", refused.join("\n  "));
+    }
+    Ok((cells, refused))
+}
+
+/// One row a cell, with the cost over the floor where the floor was measured at the same frame size.
+fn rows(measured: &[Measured], session: &Session<'_>) -> Vec<CostRow> {
+    let floor_of = |cell: &Cell| {
+        let same = |m: &&Measured| m.cell.path == PathName::Floor && m.cell.frame_bytes == cell.frame_bytes;
+        measured.iter().find(same).filter(|_| cell.path != PathName::Floor)
+    };
+    let row = |(index, m): (usize, &Measured)| {
+        let cost = absolute_cost(&m.samples, CONFIDENCE)?;
+        let costs = round_costs(&m.samples);
+        let over = floor_of(&m.cell).and_then(|floor| over_floor(&costs, &round_costs(&floor.samples), CONFIDENCE));
+        Some(CostRow {
+            variant: u16::try_from(index).ok()?,
+            clock: session.clock(),
+            cost,
+            over_floor: over,
+            void_slices: m.void_slices,
+            counters_per_packet: m.counters_per_packet(),
+            extra: Extra::new(),
+        })
+    };
+    measured.iter().enumerate().filter_map(row).collect()
+}
+
+/// Good when every cell has a figure with an interval; inconclusive when there was no time for that.
+fn judge(rows: &[CostRow], cells: &[Cell], stopped: &Stopped) -> Outcome {
+    let known = |row: &CostRow| row.cost.interval.is_some();
+    if *stopped != Stopped::Interrupted && rows.len() == cells.len() && rows.iter().all(known) {
+        Outcome::Good
+    } else {
+        Outcome::Inconclusive
+    }
+}
+
+fn print(summary: &Summary, cells: &[Cell], ledgers: &[Ledger], refused: &[String], output: &OutputArgs) -> Result<()> {
+    let mut text = report::cost_table(&summary.rows, cells, ledgers);
+    if let Some(stopped) = &summary.stopped {
+        text += &format!("{stopped}\n");
+    }
+    for line in refused {
+        text += &format!("not measured: {line}\n");
+    }
+    for book in ledgers.iter().filter(|book| output.verbose || !book.closes()) {
+        text += &report::ledger_text(book);
+    }
+    report::write_stdout(&text).context("print the result")
+}
+
+/// Whether a cost is known as precisely as asked for.
+pub(crate) fn precise(cost: &AbsoluteCost, precision: f64) -> bool {
+    cost.relative_half_width().is_some_and(|half_width| half_width <= precision)
+}

@@ -1,0 +1,154 @@
+//! What makes results of this host noisy or wrong, each with what to do about it.
+
+use measure::record::{Environment, Warning};
+
+/// What deserves a line before a measurement: only what changes figures.
+pub(crate) fn warnings(environment: &Environment) -> Vec<Warning> {
+    let checks = [debug_options, governor, load, clocksource, jit, bpf_hardening];
+    checks.iter().filter_map(|check| check(environment)).collect()
+}
+
+/// What is worth knowing, but no reason to warn before every run.
+pub(crate) fn remarks(environment: &Environment) -> Vec<Warning> {
+    let checks = [virtualisation, container, smt, mitigations];
+    checks.iter().filter_map(|check| check(environment)).collect()
+}
+
+fn warning(what: &str, fact: String, next_step: &str) -> Option<Warning> {
+    Some(Warning { what: what.into(), fact, next_step: next_step.into(), ..Warning::default() })
+}
+
+fn debug_options(environment: &Environment) -> Option<Warning> {
+    let options = environment.debug_options.as_ref().filter(|options| !options.is_empty())?;
+    warning(
+        "this is a debug kernel: its checks cost more than packets do",
+        options.join(", "),
+        "measure on a kernel without these options",
+    )
+}
+
+fn governor(environment: &Environment) -> Option<Warning> {
+    let governor = environment.governor.as_ref().filter(|name| *name != "performance")?;
+    warning(
+        "the CPU changes its frequency",
+        format!("governor {governor}"),
+        "write `performance` to scaling_governor of the measuring CPU (cpupower frequency-set -g performance)",
+    )
+}
+
+fn load(environment: &Environment) -> Option<Warning> {
+    let ([one, ..], cores) = (environment.load_average?, environment.cores?);
+    (one > f64::from(cores) * 0.5).then_some(())?;
+    warning(
+        "other work runs on this machine",
+        format!("load average {one:.2} on {cores} CPUs"),
+        "comparisons hold (they are interleaved); for absolute figures wait until it is over",
+    )
+}
+
+fn clocksource(environment: &Environment) -> Option<Warning> {
+    let source = environment.clocksource.as_ref().filter(|name| !matches!(name.as_str(), "tsc" | "kvm-clock" | "arch_sys_counter"))?;
+    warning(
+        "reading the clock is slow",
+        format!("clocksource {source}"),
+        "use the TSC where it is stable (clocksource=tsc)",
+    )
+}
+
+fn jit(environment: &Environment) -> Option<Warning> {
+    let value = environment.sysctls.as_ref()?.get("net.core.bpf_jit_enable").filter(|value| *value == "0")?;
+    warning(
+        "BPF programs are interpreted",
+        format!("net.core.bpf_jit_enable = {value}"),
+        "sysctl net.core.bpf_jit_enable=1",
+    )
+}
+
+fn bpf_hardening(environment: &Environment) -> Option<Warning> {
+    let value = environment.sysctls.as_ref()?.get("net.core.bpf_jit_harden").filter(|value| *value == "2")?;
+    warning(
+        "constants in BPF programs are blinded, which costs instructions",
+        format!("net.core.bpf_jit_harden = {value}"),
+        "sysctl net.core.bpf_jit_harden=1",
+    )
+}
+
+fn virtualisation(environment: &Environment) -> Option<Warning> {
+    let name = environment.virtualisation.as_ref().filter(|name| *name != "none")?;
+    let steal = environment.steal_ticks.map_or(String::new(), |ticks| format!(", {ticks} steal ticks since boot"));
+    warning(
+        "this is a virtual machine: neighbours take time that no clock here shows",
+        format!("{name}{steal}"),
+        "trust comparisons made in one run; distrust absolute figures between runs",
+    )
+}
+
+fn container(environment: &Environment) -> Option<Warning> {
+    let name = environment.container.as_ref().filter(|name| *name != "none")?;
+    warning(
+        "this is a container: its CPU quota can stop the measuring thread",
+        name.clone(),
+        "give it whole CPUs (cpuset), no quota",
+    )
+}
+
+fn smt(environment: &Environment) -> Option<Warning> {
+    environment.smt.filter(|&active| active)?;
+    warning(
+        "SMT is on: the sibling of the measuring CPU shares its units",
+        "/sys/devices/system/cpu/smt/active = 1".into(),
+        "keep the sibling idle, or write `off` to /sys/devices/system/cpu/smt/control",
+    )
+}
+
+fn mitigations(environment: &Environment) -> Option<Warning> {
+    let all = environment.mitigations.as_ref()?;
+    let active: Vec<String> = all
+        .iter()
+        .filter(|(_, state)| state.starts_with("Mitigation"))
+        .map(|(name, _)| name.clone())
+        .collect();
+    if active.is_empty() {
+        return None;
+    }
+    warning(
+        "mitigations are part of what a packet costs here",
+        active.join(", "),
+        "compare with kernels that have the same ones",
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_quiet_host_has_no_warnings() {
+        let quiet = Environment {
+            governor: Some("performance".into()),
+            load_average: Some([0.1, 0.1, 0.1]),
+            cores: Some(2),
+            clocksource: Some("tsc".into()),
+            debug_options: Some(vec![]),
+            ..Environment::default()
+        };
+        assert_eq!(warnings(&quiet), []);
+        assert_eq!(warnings(&Environment::default()), []);
+    }
+
+    #[test]
+    fn each_cause_is_named() {
+        let noisy = Environment {
+            governor: Some("powersave".into()),
+            load_average: Some([3.0, 1.0, 1.0]),
+            cores: Some(2),
+            clocksource: Some("hpet".into()),
+            debug_options: Some(vec!["CONFIG_KASAN".into()]),
+            sysctls: Some([("net.core.bpf_jit_enable".into(), "0".into())].into()),
+            ..Environment::default()
+        };
+        let facts: Vec<String> = warnings(&noisy).into_iter().map(|warning| warning.fact).collect();
+        assert_eq!(facts.len(), 5, "{facts:?}");
+        assert!(facts.iter().any(|fact| fact.contains("KASAN")));
+    }
+}

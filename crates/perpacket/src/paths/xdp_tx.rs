@@ -1,0 +1,41 @@
+//! `xdp-tx`: a native XDP program on the receiving veth sends the frame back where it came from; there, another
+//! one counts and drops it. Both programs are in the figure.
+
+use anyhow::Result;
+use lab::{Lab, Plan};
+use template::Addresses;
+
+use super::ending::{Ending, Hook, attach_counter};
+use super::{About, Path, topology};
+use crate::programs::Action;
+use crate::scenario::Cell;
+
+#[derive(Debug)]
+pub(crate) struct XdpTx;
+
+impl Path for XdpTx {
+    fn about(&self) -> &'static About {
+        &About {
+            name: "xdp-tx",
+            summary: "a native XDP program sends back, counted where it came from",
+            ingresses: super::INTO_THE_DRIVER,
+            delivers: true,
+            filtered: false,
+            needs_bpf: true,
+        }
+    }
+
+    fn plan(&self, _cell: &Cell, _plan: &mut Plan) {}
+
+    fn addresses(&self) -> ([u8; 6], Addresses) {
+        (topology::MAC_IN0, topology::to_this_host())
+    }
+
+    fn open(&self, lab: &Lab, _cell: &Cell) -> Result<Ending> {
+        let back = (topology::GEN, topology::INGRESS_PEER);
+        let (count, counting) = attach_counter(lab, back, Hook::Xdp, Action::XdpDrop, "XDP program at the sender")?;
+        let there = (topology::SYS, topology::INGRESS);
+        let (_, sending) = attach_counter(lab, there, Hook::Xdp, Action::XdpTx, "XDP program that sends back")?;
+        Ok(Ending::of(count).holding((counting, sending)))
+    }
+}

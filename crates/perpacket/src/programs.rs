@@ -1,0 +1,189 @@
+//! The eBPF programs of a measurement, instruction by instruction.
+//!
+//! Two kinds: the *injector* writes one frame and says where it goes (this is where frames come from), and the
+//! *counter* ends or returns a frame and counts it (this is where a path's ledger closes). Their control words
+//! live in array maps, so that two variants of a comparison can be the very same code with other numbers.
+
+use ebpf::{AluOp, AssembleError, Assembler, AtomicOp, Condition, Insn, Reg, Size};
+use template::CheckedFrame;
+
+/// Result codes of XDP programs (enum xdp_action, include/uapi/linux/bpf.h, 6.18).
+mod xdp {
+    pub(super) const ABORTED: i32 = 0;
+    pub(super) const DROP: i32 = 1;
+    pub(super) const PASS: i32 = 2;
+    pub(super) const TX: i32 = 3;
+}
+/// The program ends the packet here (TC_ACT_SHOT, include/uapi/linux/pkt_cls.h; TCX_DROP has the same value).
+const TC_ACT_SHOT: i32 = 2;
+/// `bpf_map_lookup_elem`; inlined by the kernel for arrays (enum bpf_func_id).
+const HELPER_MAP_LOOKUP: i32 = 1;
+/// `bpf_redirect` (enum bpf_func_id).
+const HELPER_REDIRECT: i32 = 23;
+/// Offsets of the packet's bounds in struct xdp_md.
+const XDP_MD_DATA: i16 = 0;
+const XDP_MD_DATA_END: i16 = 4;
+
+/// The words of an injector's control map: one array element, all of them `u64`.
+#[derive(Debug, Clone, Copy)]
+#[repr(usize)]
+pub(crate) enum Control {
+    /// Frames that the program produced. Written by the program alone.
+    Frames = 0,
+    /// Number of flows; must not exceed what the frame was checked for.
+    Flows = 1,
+    /// Flow of the next frame. Written by the program.
+    NextFlow = 2,
+    /// Work added to every frame: this many dependent multiplications. At most [`MAX_SPIN`].
+    Spin = 3,
+    /// Where the two exchanges around the added work meet.
+    Fence = 4,
+}
+
+/// Words in the control map.
+pub(crate) const CONTROL_WORDS: usize = 5;
+
+/// The most dependent multiplications that one frame can be burdened with.
+pub(crate) const MAX_SPIN: u32 = 1024;
+
+const SPIN_BASE: u32 = 64;
+
+/// Where an injected frame goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Destination {
+    /// Nowhere: dropped by the injector itself. What is left is the cost of injecting.
+    Drop,
+    /// Up the receive path of the ingress device, from `netif_receive_skb_list` on.
+    Stack,
+    /// Out of the device with this index.
+    Device(u32),
+}
+
+/// What the injector is made for.
+#[derive(Debug)]
+pub(crate) struct Injector<'a> {
+    /// The frame to write; its number of flows is the most that [`Control::Flows`] may say.
+    pub(crate) frame: &'a CheckedFrame,
+    /// Where frames go.
+    pub(crate) destination: Destination,
+    /// Whether the program can burden a frame with added work ([`Control::Spin`]). Two locked exchanges
+    /// stand around the work in every variant, so that none of it hides behind other work.
+    pub(crate) spin: bool,
+    /// Descriptor of the control map.
+    pub(crate) control_fd: i32,
+}
+
+impl Injector<'_> {
+    /// The program. R6 is the packet, R8 the flow, R9 the control words.
+    pub(crate) fn assemble(&self) -> Result<Vec<Insn>, AssembleError> {
+        let mut asm = Assembler::new();
+        let short = asm.label();
+        asm.load(Size::W, Reg::R6, Reg::R1, XDP_MD_DATA);
+        asm.load(Size::W, Reg::R2, Reg::R1, XDP_MD_DATA_END);
+        asm.mov(Reg::R3, Reg::R6);
+        asm.alu_imm(AluOp::Add, Reg::R3, self.frame.header_bytes() as i32);
+        asm.jump_if(Condition::Gt, Reg::R3, Reg::R2, short);
+        asm.load_map_value(Reg::R9, self.control_fd, 0);
+
+        next_flow(&mut asm);
+        self.frame.lower(&mut asm, Reg::R6, Reg::R8, [Reg::R3, Reg::R4]);
+        asm.load(Size::DW, Reg::R3, Reg::R9, word(Control::Frames));
+        asm.alu_imm(AluOp::Add, Reg::R3, 1);
+        asm.store(Size::DW, Reg::R9, word(Control::Frames), Reg::R3);
+        if self.spin {
+            spin(&mut asm, short);
+        }
+        match self.destination {
+            Destination::Drop => asm.mov_imm(Reg::R0, xdp::DROP),
+            Destination::Stack => asm.mov_imm(Reg::R0, xdp::PASS),
+            Destination::Device(ifindex) => {
+                asm.mov_imm(Reg::R1, ifindex as i32);
+                asm.mov_imm(Reg::R2, 0);
+                asm.call(HELPER_REDIRECT);
+            }
+        }
+        asm.exit();
+        asm.bind(short);
+        asm.mov_imm(Reg::R0, xdp::ABORTED);
+        asm.exit();
+        asm.finish()
+    }
+}
+
+/// R8 = the flow of this frame; the next one is stored. A count and a comparison instead of a division.
+fn next_flow(asm: &mut Assembler) {
+    let keep = asm.label();
+    asm.load(Size::DW, Reg::R8, Reg::R9, word(Control::NextFlow));
+    asm.load(Size::DW, Reg::R2, Reg::R9, word(Control::Flows));
+    asm.mov(Reg::R3, Reg::R8);
+    asm.alu_imm(AluOp::Add, Reg::R3, 1);
+    asm.jump_if(Condition::Lt, Reg::R3, Reg::R2, keep);
+    asm.mov_imm(Reg::R3, 0);
+    asm.bind(keep);
+    asm.store(Size::DW, Reg::R9, word(Control::NextFlow), Reg::R3);
+}
+
+/// Work of a known cost on the critical path: a chain of dependent multiplications between two exchanges with
+/// memory. A locked exchange starts when what it stores is known, and what follows waits for it, so that
+/// out-of-order execution cannot hide the chain. The program's verdict depends on the result.
+fn spin(asm: &mut Assembler, give_up: ebpf::Label) {
+    let (top, done) = (asm.label(), asm.label());
+    asm.load(Size::DW, Reg::R3, Reg::R9, word(Control::Spin));
+    asm.jump_if_imm(Condition::Gt, Reg::R3, MAX_SPIN as i32, give_up);
+    asm.mov_imm(Reg::R2, 1);
+    asm.atomic(AtomicOp::Exchange, Reg::R9, word(Control::Fence), Reg::R2);
+    for _ in 0..SPIN_BASE {
+        asm.alu_imm(AluOp::Mul, Reg::R2, 3);
+    }
+    asm.bind(top);
+    asm.jump_if_imm(Condition::Eq, Reg::R3, 0, done);
+    asm.alu_imm(AluOp::Mul, Reg::R2, 3);
+    asm.alu_imm(AluOp::Add, Reg::R2, 1);
+    asm.alu_imm(AluOp::Sub, Reg::R3, 1);
+    asm.jump(top);
+    asm.bind(done);
+    asm.alu_imm(AluOp::Or, Reg::R2, 1);
+    asm.atomic(AtomicOp::Exchange, Reg::R9, word(Control::Fence), Reg::R2);
+    asm.jump_if_imm(Condition::Eq, Reg::R2, 0, give_up);
+}
+
+fn word(control: Control) -> i16 {
+    8 * control as i16
+}
+
+/// What a counter does with the frames that it counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Action {
+    /// XDP: drop.
+    XdpDrop,
+    /// XDP: send back out of the device that it came in by, addresses unchanged.
+    XdpTx,
+    /// tc ingress: drop.
+    TcDrop,
+}
+
+/// A program that adds 1 to the first word of a per-CPU array for every frame, and ends it as `action` says.
+pub(crate) fn counter(action: Action, map_fd: i32) -> Result<Vec<Insn>, AssembleError> {
+    let mut asm = Assembler::new();
+    let missing = asm.label();
+    asm.store_imm(Size::W, Reg::R10, -4, 0);
+    asm.mov(Reg::R2, Reg::R10);
+    asm.alu_imm(AluOp::Add, Reg::R2, -4);
+    asm.load_map(Reg::R1, map_fd);
+    asm.call(HELPER_MAP_LOOKUP);
+    asm.jump_if_imm(Condition::Eq, Reg::R0, 0, missing);
+    asm.load(Size::DW, Reg::R1, Reg::R0, 0);
+    asm.alu_imm(AluOp::Add, Reg::R1, 1);
+    asm.store(Size::DW, Reg::R0, 0, Reg::R1);
+    asm.bind(missing);
+    asm.mov_imm(
+        Reg::R0,
+        match action {
+            Action::XdpDrop => xdp::DROP,
+            Action::XdpTx => xdp::TX,
+            Action::TcDrop => TC_ACT_SHOT,
+        },
+    );
+    asm.exit();
+    asm.finish()
+}

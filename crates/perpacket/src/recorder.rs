@@ -1,0 +1,170 @@
+//! Keeps the record of a run: appended to as slices come, so that whatever ends the run loses nothing.
+
+use std::env;
+use std::fs::{self, File, OpenOptions};
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
+use jiff::Timestamp;
+use measure::record::{Calibration, End, Head, Program, Record, RecordWriter, Summary, Warning};
+use measure::slice::{Slice, SliceColumns};
+use measure::ledger::Ledger;
+use measure::record;
+
+use crate::cli::OutputArgs;
+use crate::report::{self, Outcome};
+
+/// Counters of one slice by name; null where the machine does not have them.
+pub(crate) type CounterValues = Vec<(&'static str, Option<f64>)>;
+
+/// The record of the run in progress, in memory and, unless told otherwise, in the store.
+pub(crate) struct Recorder {
+    record: Record,
+    journal: Option<(PathBuf, RecordWriter<File>)>,
+    /// Slices that are in memory and not yet in the journal.
+    pending: SliceColumns,
+}
+
+impl Recorder {
+    /// Starts the record: makes the file and writes its head.
+    ///
+    /// # Errors
+    /// When the store cannot be written; said before anything is measured.
+    pub(crate) fn start(head: Head, output: &OutputArgs) -> Result<Self> {
+        let journal = if output.no_save { None } else { Some(open_journal(&head, output)?) };
+        Ok(Self { record: Record::new(head), journal, pending: SliceColumns::new() })
+    }
+
+    /// Adds slices with their counters; they reach the file with the next [`flush`](Self::flush).
+    pub(crate) fn slices(&mut self, slices: Vec<(Slice, CounterValues)>) {
+        for (slice, counters) in slices {
+            self.pending.push_with(&slice, &counters);
+        }
+    }
+
+    /// Appends what came since the last time to the file.
+    pub(crate) fn flush(&mut self) -> Result<()> {
+        if self.pending.is_empty() {
+            return Ok(());
+        }
+        let slices = std::mem::take(&mut self.pending);
+        self.record.slices.extend(&slices);
+        self.append(|writer| writer.slices(&slices))
+    }
+
+    /// Adds a calibration.
+    pub(crate) fn calibration(&mut self, calibration: Calibration) -> Result<()> {
+        self.append(|writer| writer.calibration(&calibration))?;
+        self.record.calibrations.push(calibration);
+        Ok(())
+    }
+
+    /// Adds a ledger.
+    pub(crate) fn ledger(&mut self, ledger: &Ledger) -> Result<()> {
+        self.append(|writer| writer.ledger(ledger))?;
+        self.record.ledgers.push(ledger.clone().into());
+        Ok(())
+    }
+
+    /// Adds a warning.
+    pub(crate) fn warning(&mut self, warning: Warning) -> Result<()> {
+        self.append(|writer| writer.warning(&warning))?;
+        self.record.warnings.push(warning);
+        Ok(())
+    }
+
+    /// Adds the summary.
+    pub(crate) fn summary(&mut self, summary: Summary) -> Result<()> {
+        self.append(|writer| writer.summary(&summary))?;
+        self.record.summary = Some(summary);
+        Ok(())
+    }
+
+    /// Ends the record, writes it as a document where that was asked for, and says where it is kept.
+    pub(crate) fn end(mut self, end: End, output: &OutputArgs) -> Result<Option<PathBuf>> {
+        self.flush()?;
+        self.record.interrupted = false;
+        self.record.end = Some(end.clone());
+        let kept = match self.journal {
+            Some((path, writer)) => {
+                let file = writer.end(&end).with_context(|| format!("append to {}", path.display()))?;
+                file.sync_all().with_context(|| format!("write {} to disk", path.display()))?;
+                Some(path)
+            }
+            None => None,
+        };
+        if let Some(file) = &output.json {
+            report::write_json(file, &self.record.document()?)?;
+        }
+        Ok(kept)
+    }
+
+    /// What has been recorded so far.
+    pub(crate) fn record(&self) -> &Record {
+        &self.record
+    }
+
+    fn append(
+        &mut self,
+        write: impl FnOnce(&mut RecordWriter<File>) -> Result<(), record::RecordError>,
+    ) -> Result<()> {
+        match &mut self.journal {
+            Some((path, writer)) => write(writer).with_context(|| {
+                format!("append to {}; make room, or run with --no-save or --store DIR", path.display())
+            }),
+            None => Ok(()),
+        }
+    }
+}
+
+/// What wrote the record.
+pub(crate) fn program() -> Program {
+    Program { name: "perpacket".into(), version: env!("CARGO_PKG_VERSION").into(), ..Program::default() }
+}
+
+/// A name for a run: sorts by time, unique by its random end.
+pub(crate) fn new_id(now: Timestamp, random: u64) -> String {
+    format!("{}-{:08x}", now.strftime("%Y%m%dT%H%M%SZ"), random as u32)
+}
+
+/// The end of a record.
+pub(crate) fn end(outcome: Outcome, interrupted: bool, steal_ticks: Option<u64>) -> End {
+    let outcome = match outcome {
+        _ if interrupted => record::Outcome::Interrupted,
+        Outcome::Good => record::Outcome::Good,
+        Outcome::No => record::Outcome::No,
+        Outcome::Inconclusive => record::Outcome::Inconclusive,
+    };
+    End { outcome, finished: Timestamp::now().to_string(), error: None, steal_ticks, extra: record::Extra::new() }
+}
+
+fn open_journal(head: &Head, output: &OutputArgs) -> Result<(PathBuf, RecordWriter<File>)> {
+    let folder = store_folder(output)?;
+    let advice = "name another place with --store DIR, or keep none with --no-save";
+    fs::create_dir_all(&folder).with_context(|| format!("make the store {}; {advice}", folder.display()))?;
+    let path = folder.join(format!("{}.jsonl", head.id));
+    let file = OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .open(&path)
+        .with_context(|| format!("make the record {}; {advice}", path.display()))?;
+    match RecordWriter::new(file, head) {
+        Ok(writer) => Ok((path, writer)),
+        Err(error) => {
+            drop(fs::remove_file(&path)); // it has no content that could be missed
+            Err(error).with_context(|| format!("write the record {}; {advice}", path.display()))
+        }
+    }
+}
+
+/// `--store`, else the user's data directory (XDG Base Directory Specification).
+fn store_folder(output: &OutputArgs) -> Result<PathBuf> {
+    if let Some(folder) = &output.store {
+        return Ok(folder.into());
+    }
+    let absolute = |name: &str| env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    absolute("XDG_DATA_HOME")
+        .or_else(|| absolute("HOME").map(|home| home.join(".local/share")))
+        .map(|data| data.join("perpacket/records"))
+        .context("find a place for the record: neither XDG_DATA_HOME nor HOME is set; use --store DIR or --no-save")
+}

@@ -1,0 +1,305 @@
+//! A cell made real: its lab, the way in, and the end where its packets are counted. It runs slices.
+
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use lab::Lab;
+use lab::counters::{Reader, Snapshot};
+use linux::bpf::{Map, MappedArray, Program, ProgramKind, ProgramSpec};
+use linux::procfs::CpuTimes;
+use linux::{clock, procfs};
+use measure::ledger::{Count, Ledger};
+use measure::marginal::Work;
+use measure::slice::VoidReason;
+use traffic::{
+    AfXdp, AfXdpSpec, Backend, BackendKind, Frames, Inject, InjectSpec, Mmsg, MmsgSpec, Sent, TxRingBackend, TxRingSpec,
+};
+
+use crate::ledger;
+use crate::paths::{self, Ending, FAR, GEN, INGRESS, INGRESS_PEER, SYS};
+use crate::programs::{CONTROL_WORDS, Control, Destination, Injector};
+use crate::scenario::{Cell, Clock, Factor, Setting};
+use crate::stop::Deadline;
+
+/// The most packets between two looks at their arrival where they wait in another CPU's backlog, whose limit
+/// is 1,000 (net.core.netdev_max_backlog).
+const MOVED_BURST: u64 = 500;
+/// How long packets that were sent may take to arrive.
+const ARRIVAL: Duration = Duration::from_millis(200);
+
+/// How a slice is cut: so many calls of so many packets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Shape {
+    pub(crate) calls: u32,
+    pub(crate) per_call: u64,
+}
+
+impl Shape {
+    /// Packets of the whole slice.
+    pub(crate) fn packets(self) -> u64 {
+        u64::from(self.calls) * self.per_call
+    }
+
+    /// A slice with the same calls and about a tenth of the packets, never fewer than `least` in a call: what
+    /// is subtracted to leave the cost of the packets alone.
+    pub(crate) fn short(self, least: u64) -> Self {
+        let per_call = (self.per_call / 10).max(least.min(self.per_call / 2)).max(1);
+        Self { per_call, ..self }
+    }
+}
+
+/// What one slice took.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Timed {
+    pub(crate) shape: Shape,
+    pub(crate) wall_ns: u64,
+    /// Time of the run's clock: the thread's CPU time, or all CPUs' busy time.
+    pub(crate) cpu_ns: u64,
+    pub(crate) involuntary_switches: Option<u32>,
+    pub(crate) void: Option<VoidReason>,
+}
+
+impl Timed {
+    /// As the statistics take it.
+    pub(crate) fn work(&self) -> Work {
+        Work { packets: self.shape.packets(), calls: u64::from(self.shape.calls), ns: self.cpu_ns as f64 }
+    }
+}
+
+/// A lab with packets going through it.
+pub(crate) struct Rig {
+    pub(crate) cell: Cell,
+    backend: Box<dyn Backend>,
+    control: Option<MappedArray>,
+    ending: Ending,
+    clock: Clock,
+    home: &'static str,
+    counters: Vec<(&'static str, Reader, Snapshot)>,
+    sent: u64,
+    // Last, so that programs and sockets go before the namespaces that they are in.
+    lab: Lab,
+}
+
+impl Rig {
+    /// Builds the lab of a cell whose backend is resolved, and attaches everything to it. With `burdened`, the
+    /// injecting program can be given extra work for each frame.
+    pub(crate) fn build(cell: &Cell, clock: Clock, burdened: bool) -> Result<Self> {
+        let path = cell.path.path();
+        let what = || format!("build the lab for {} at {} bytes", cell.path, cell.frame_bytes);
+        let lab = Lab::build(&paths::lay(cell)?).with_context(what)?;
+        let ending = path.open(&lab, cell).with_context(what)?;
+        let kind = cell.setting.backend.context("the backend is not resolved")?;
+        let (backend, control) = open_backend(&lab, cell, kind, burdened).with_context(what)?;
+        let counters = [GEN, SYS, FAR].map(|role| open_counters(&lab, role)).into_iter().collect::<Result<_>>()?;
+        let home = if kind == BackendKind::Inject { SYS } else { GEN };
+        let mut rig = Self { cell: cell.clone(), backend, control, ending, clock, home, counters, sent: 0, lab };
+        rig.tune(&cell.setting);
+        Ok(rig)
+    }
+
+    /// Takes over those numbers of a setting that need no other code: flows and added work.
+    pub(crate) fn tune(&mut self, setting: &Setting) {
+        if let Some(control) = &self.control {
+            control.store(Control::Flows as usize, u64::from(setting.flows));
+            control.store(Control::NextFlow as usize, 0);
+            control.store(Control::Spin as usize, u64::from(setting.spin));
+        }
+    }
+
+    /// Whether [`tune`](Self::tune) reaches this factor.
+    pub(crate) fn tunable(kind: BackendKind, factor: Factor) -> bool {
+        let injected = matches!(kind, BackendKind::Inject | BackendKind::XdpLive);
+        factor.in_place() && (injected || matches!(factor, Factor::Nothing | Factor::Command))
+    }
+
+    /// Cuts a slice of about `packets` packets into calls that this lab can take.
+    pub(crate) fn shape(&self, packets: u64) -> Shape {
+        let moved = (self.clock == Clock::Machine).then_some(MOVED_BURST);
+        let most = [self.ending.burst, moved].into_iter().flatten().min().unwrap_or(u64::MAX);
+        let calls = packets.div_ceil(most).max(1);
+        Shape { calls: calls as u32, per_call: packets.div_ceil(calls) }
+    }
+
+    /// The namespace of the system under test.
+    pub(crate) fn lab(&self) -> &Lab {
+        &self.lab
+    }
+
+    /// Moves the calling thread to where it must be to send. Done by [`slice`](Self::slice) as well.
+    pub(crate) fn enter(&self) -> Result<()> {
+        Ok(self.lab.netns(self.home).enter()?)
+    }
+
+    /// Sends a slice and times it. Every packet of it has been looked for at the end of the path.
+    pub(crate) fn slice(&mut self, shape: Shape) -> Result<Timed> {
+        self.enter()?;
+        let arrived_before = self.arrived()?;
+        let switches = procfs::thread_usage().involuntary_switches;
+        let wall = clock::monotonic_ns();
+        let cpu = now(self.clock)?;
+        let mut sent = 0;
+        for _ in 0..shape.calls {
+            sent += confirmed(self.backend.send(shape.per_call)?);
+            if let Some(terminal) = &mut self.ending.terminal {
+                terminal.consume(shape.per_call)?;
+            }
+            if self.clock == Clock::Machine {
+                self.wait_for(arrived_before + sent)?;
+            }
+        }
+        sent += confirmed(self.backend.flush()?);
+        let cpu_ns = now(self.clock)?.saturating_sub(cpu);
+        let wall_ns = clock::monotonic_ns() - wall;
+        self.sent += sent;
+        let arrived = self.wait_for(arrived_before + sent)? - arrived_before;
+        let switches = procfs::thread_usage().involuntary_switches - switches;
+        let void = match () {
+            () if sent < shape.packets() => Some(VoidReason::Incomplete),
+            () if arrived < sent => Some(VoidReason::Drops),
+            () => None,
+        };
+        Ok(Timed { shape, wall_ns, cpu_ns, involuntary_switches: u32::try_from(switches).ok(), void })
+    }
+
+    /// Where every packet of this rig ended.
+    pub(crate) fn ledger(&mut self) -> Result<Ledger> {
+        let about = self.cell.path.about();
+        let sent = Count { packets: self.sent, seen_by: seen_by(self.backend.kind()).into() };
+        let mut book = Ledger::new(about.name, Some(self.cell.frame_bytes), sent);
+        let packets = self.arrived()?;
+        let seen_by = self.ending.terminal.as_ref().map_or("injecting program", |terminal| terminal.name()).into();
+        book.received.push(Count { packets, seen_by });
+        if book.closes() {
+            return Ok(book);
+        }
+        if let Some(terminal) = &mut self.ending.terminal {
+            ledger::add_known(&mut book, terminal.dropped()?);
+        }
+        for (role, reader, before) in &mut self.counters {
+            ledger::add_counters(&mut book, role, before, &reader.read()?);
+        }
+        Ok(book)
+    }
+
+    /// Packets seen at the end of the path since the lab was made.
+    fn arrived(&mut self) -> Result<u64> {
+        match (&mut self.ending.terminal, &self.control) {
+            (Some(terminal), _) => terminal.count(),
+            (None, Some(control)) => Ok(control.load(Control::Frames as usize)),
+            (None, None) => bail!("the path has no end"),
+        }
+    }
+
+    /// Waits until `packets` have arrived, as long as that is to be expected. Where all are processed by
+    /// the sending thread, they are there at the first look.
+    fn wait_for(&mut self, packets: u64) -> Result<u64> {
+        let mut arrived = self.arrived()?;
+        if arrived >= packets {
+            return Ok(arrived);
+        }
+        let deadline = Deadline::after(ARRIVAL);
+        let mut last_change = deadline.elapsed();
+        while arrived < packets && deadline.elapsed() - last_change < ARRIVAL / 4 && !deadline.passed() {
+            thread::sleep(Duration::from_micros(50));
+            let now = self.arrived()?;
+            if now != arrived {
+                (arrived, last_change) = (now, deadline.elapsed());
+            }
+        }
+        Ok(arrived)
+    }
+}
+
+/// The counters of one namespace, and where they stand now.
+fn open_counters(lab: &Lab, role: &'static str) -> Result<(&'static str, Reader, Snapshot)> {
+    let mut reader = Reader::open(lab, role, &[])?;
+    let now = reader.read()?;
+    Ok((role, reader, now))
+}
+
+/// Opens the way in, in the namespace that it sends from.
+fn open_backend(
+    lab: &Lab,
+    cell: &Cell,
+    kind: BackendKind,
+    burdened: bool,
+) -> Result<(Box<dyn Backend>, Option<MappedArray>)> {
+    let frame = cell.path.path().frame(cell).check()?;
+    let batch = cell.setting.batch;
+    match kind {
+        BackendKind::Inject | BackendKind::XdpLive => {
+            let (ingress, destination) = match (kind, cell.path) {
+                (_, paths::PathName::Floor) => (lab.device(SYS, INGRESS), Destination::Drop),
+                (BackendKind::Inject, _) => (lab.device(SYS, INGRESS), Destination::Stack),
+                _ => {
+                    let device = lab.device(GEN, INGRESS_PEER);
+                    (device, Destination::Device(device.ifindex))
+                }
+            };
+            let map = Map::array(8 * CONTROL_WORDS, 1, true)?;
+            let program = Injector { frame: &frame, destination, spin: burdened, control_fd: map.fd() };
+            let insns: Vec<[u8; 8]> = program.assemble()?.into_iter().map(ebpf::Insn::to_bytes).collect();
+            let program = Program::load(&ProgramSpec::new(ProgramKind::Xdp, "perpacket_send", &insns))?;
+            let inject = Inject::new(InjectSpec {
+                kind,
+                program,
+                control: map.mmap_array()?,
+                frame: frame.to_vec(0),
+                ingress_ifindex: ingress.ifindex,
+                rx_queue: 0,
+                batch,
+            });
+            Ok((Box::new(inject), Some(map.mmap_array()?)))
+        }
+        _ => {
+            let frames = Frames::cycle((0..frame.flows()).map(|flow| frame.to_vec(flow.into())).collect())?;
+            let ifindex = lab.device(GEN, INGRESS_PEER).ifindex;
+            let backend = lab.netns(GEN).run(|| open_device(kind, ifindex, frames, batch))??;
+            Ok((backend, None))
+        }
+    }
+}
+
+/// Opens a backend that sends out of a device of the calling thread's namespace.
+fn open_device(kind: BackendKind, ifindex: u32, frames: Frames, batch: u32) -> Result<Box<dyn Backend + Send>> {
+    Ok(match kind {
+        BackendKind::Mmsg => {
+            let spec = MmsgSpec { batch: batch as usize, ..MmsgSpec::new(ifindex) };
+            Box::new(Mmsg::new(&spec, frames)?)
+        }
+        BackendKind::TxRing => Box::new(TxRingBackend::new(&TxRingSpec::new(ifindex), frames)?),
+        BackendKind::AfXdp => Box::new(AfXdp::new(&AfXdpSpec::new(ifindex), frames)?),
+        other => bail!("{other} does not send out of a device"),
+    })
+}
+
+fn confirmed(sent: Sent) -> u64 {
+    sent.confirmed.unwrap_or(0)
+}
+
+fn seen_by(kind: BackendKind) -> &'static str {
+    match kind {
+        BackendKind::Inject | BackendKind::XdpLive => "injecting program",
+        BackendKind::AfXdp => "completion ring",
+        BackendKind::TxRing => "completed ring slots",
+        BackendKind::Mmsg => "accepted by sendmmsg",
+        _ => "backend",
+    }
+}
+
+/// The clock's time in ns. Only differences mean something.
+fn now(clock: Clock) -> Result<u64> {
+    match clock {
+        Clock::Thread => Ok(clock::thread_cpu_ns()),
+        Clock::Machine => machine_busy_ns(),
+    }
+}
+
+/// Time that all CPUs were not idle since boot, in steps of a tick (10 ms).
+fn machine_busy_ns() -> Result<u64> {
+    let stat = procfs::read("/proc/stat").context("read the busy time of all CPUs")?;
+    let all = procfs::cpu_times(&stat).into_iter().find(|times| times.cpu.is_none());
+    let all = all.context("read the busy time of all CPUs: /proc/stat has no sum")?;
+    Ok(all.busy() * (1_000_000_000 / CpuTimes::ticks_per_second()))
+}

@@ -1,0 +1,217 @@
+//! The measuring loop of `path`: rounds over all cells in random order, long and short slices in pairs.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::time::Duration;
+
+use anyhow::Result;
+use measure::ledger::Ledger;
+use measure::marginal::{MIN_ROUNDS, MarginalSample, absolute_cost};
+use measure::slice::Slice;
+
+use crate::commands::path::precise;
+use crate::environment;
+use crate::progress::Progress;
+use crate::rig::{Rig, Shape, Timed};
+use crate::scenario::{Cell, Clock, Scenario};
+use crate::session::Session;
+use crate::stop::Deadline;
+
+/// Pairs of a long and a short slice in one visit of a cell.
+const PAIRS_A_VISIT: u32 = 6;
+/// The fewest packets of a short slice: enough to have filled the pool of frames that is recycled.
+const SHORT_LEAST: u64 = 512;
+/// Slices of the clock `machine` last this long at least, as its ticks are 10 ms.
+const MACHINE_SLICE: Duration = Duration::from_secs(1);
+
+/// All cells of a run, built, with what was measured on each.
+pub(crate) struct Rounds {
+    rigs: Vec<Rig>,
+    measured: Vec<Measured>,
+    shapes: Vec<Shape>,
+}
+
+/// What was measured on one cell.
+pub(crate) struct Measured {
+    pub(crate) cell: Cell,
+    pub(crate) samples: Vec<MarginalSample>,
+    pub(crate) void_slices: u64,
+    counted: BTreeMap<&'static str, Option<f64>>,
+    counted_packets: u64,
+}
+
+/// Why the loop ended.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum Stopped {
+    /// Every interval is narrow enough.
+    Precise { rounds: u32, seconds: f64, percent: f64 },
+    /// The time is up; so many of all cells are as precise as asked for.
+    TimeUp { rounds: u32, seconds: f64, percent: f64, precise: usize, of: usize },
+    /// A signal.
+    Interrupted,
+}
+
+impl fmt::Display for Stopped {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Precise { rounds, seconds, percent } => {
+                write!(f, "stopped: every half width is within {percent} %, after {rounds} rounds in {seconds:.1} s")
+            }
+            Self::TimeUp { rounds, seconds, percent, precise, of } => write!(
+                f,
+                "stopped: the time is up, after {rounds} rounds in {seconds:.1} s; {precise} of {of} half widths \
+                 are within {percent} %"
+            ),
+            Self::Interrupted => f.write_str("stopped by a signal; this is what was measured until then"),
+        }
+    }
+}
+
+impl Rounds {
+    /// Builds the lab of every cell.
+    pub(crate) fn build(cells: &[Cell], scenario: &Scenario) -> Result<Self> {
+        let clock = scenario.measurement.clock;
+        let build = |cell| Rig::build(cell, clock, scenario.setting.spin > 0);
+        let mut rigs = cells.iter().map(build).collect::<Result<Vec<_>>>()?;
+        let mut shapes = Vec::new();
+        for rig in &mut rigs {
+            let shape = rig.shape(scenario.measurement.packets);
+            let pilot = rig.slice(shape)?;
+            shapes.push(if clock == Clock::Machine { stretched(rig, pilot) } else { shape });
+        }
+        let measured = cells.iter().map(|cell| Measured::new(cell.clone())).collect();
+        Ok(Self { rigs, measured, shapes })
+    }
+
+    /// Runs rounds until every cell is known well enough, the time is up, or a signal comes.
+    pub(crate) fn measure(&mut self, session: &mut Session<'_>) -> Result<Stopped> {
+        let wanted = session.scenario.measurement.precision;
+        let percent = wanted * 100.0;
+        let deadline = Deadline::after(Duration::from_secs_f64(session.scenario.measurement.time_s));
+        let mut progress = Progress::new(session.output);
+        let mut order: Vec<usize> = (0..self.rigs.len()).collect();
+        for round in 0.. {
+            session.order.shuffle(&mut order);
+            for &index in &order {
+                if session.stop.asked() {
+                    progress.clear();
+                    return Ok(Stopped::Interrupted);
+                }
+                self.visit(index, round, session)?;
+            }
+            session.recorder.flush()?;
+            let precise = self.measured.iter().filter(|m| m.is_precise(wanted)).count();
+            let (rounds, seconds, of) = (round + 1, deadline.elapsed().as_secs_f64(), self.measured.len());
+            progress.show(deadline.share(), &format!("round {rounds}, {precise} of {of} within {percent} %"));
+            if precise == of {
+                progress.clear();
+                return Ok(Stopped::Precise { rounds, seconds, percent });
+            }
+            if deadline.passed() {
+                progress.clear();
+                return Ok(Stopped::TimeUp { rounds, seconds, percent, precise, of });
+            }
+        }
+        unreachable!("the rounds end by time")
+    }
+
+    /// What was measured.
+    pub(crate) fn take(&mut self) -> Vec<Measured> {
+        std::mem::take(&mut self.measured)
+    }
+
+    /// Where the packets of every cell ended.
+    pub(crate) fn ledgers(&mut self) -> Result<Vec<Ledger>> {
+        self.rigs.iter_mut().map(Rig::ledger).collect()
+    }
+
+    /// One visit of a cell: a slice that is thrown away, since the caches belong to the cell before, then
+    /// pairs of a long and a short slice in random order.
+    fn visit(&mut self, index: usize, round: u32, session: &mut Session<'_>) -> Result<()> {
+        let (rig, measured) = (&mut self.rigs[index], &mut self.measured[index]);
+        let long = self.shapes[index];
+        let short = long.short(SHORT_LEAST);
+        let mut slices = Vec::new();
+        let steal = environment::steal_ticks();
+        rig.slice(short)?;
+        let pairs = if session.scenario.measurement.clock == Clock::Machine { 1 } else { PAIRS_A_VISIT };
+        for pair in 0..pairs {
+            let long_first = session.order.pair_order();
+            let mut timed = [None, None];
+            for is_long in [long_first, !long_first] {
+                let before = session.counters.read();
+                let slice = rig.slice(if is_long { long } else { short })?;
+                let counted = session.counters.since(before.as_ref());
+                measured.count(&counted, &slice);
+                let place = (round, round * pairs + pair, index);
+                slices.push((row(place, &slice), counted));
+                timed[usize::from(is_long)] = Some(slice);
+            }
+            if let [Some(short), Some(long)] = timed {
+                measured.add(round, &long, &short);
+            }
+        }
+        // Read once a visit: a tick is 10 ms, longer than a slice. It stands at the last slice.
+        if let Some((last, _)) = slices.last_mut() {
+            last.steal_ticks = environment::steal_since(steal);
+        }
+        session.recorder.slices(slices);
+        Ok(())
+    }
+}
+
+impl Measured {
+    fn new(cell: Cell) -> Self {
+        Self { cell, samples: Vec::new(), void_slices: 0, counted: BTreeMap::new(), counted_packets: 0 }
+    }
+
+    /// Counters of all slices divided by their packets; null for those that this machine does not have.
+    pub(crate) fn counters_per_packet(&self) -> BTreeMap<String, Option<f64>> {
+        let per_packet = |total: &Option<f64>| Some((*total)? / self.counted_packets as f64);
+        let known = self.counted_packets > 0;
+        self.counted.iter().map(|(&name, total)| (name.to_owned(), per_packet(total).filter(|_| known))).collect()
+    }
+
+    fn count(&mut self, counted: &[(&'static str, Option<f64>)], slice: &Timed) {
+        for &(name, value) in counted {
+            let total = self.counted.entry(name).or_insert(value.map(|_| 0.0));
+            *total = total.zip(value).map(|(total, value)| total + value);
+        }
+        self.counted_packets += slice.shape.packets();
+    }
+
+    /// Adds a pair, unless one of its slices is void.
+    fn add(&mut self, round: u32, long: &Timed, short: &Timed) {
+        let void = [long, short].iter().filter(|slice| slice.void.is_some()).count();
+        self.void_slices += void as u64;
+        if void == 0 {
+            self.samples.push(MarginalSample { round, long: long.work(), short: short.work() });
+        }
+    }
+
+    fn is_precise(&self, wanted: f64) -> bool {
+        self.samples.len() >= MIN_ROUNDS && absolute_cost(&self.samples, 0.95).is_some_and(|cost| precise(&cost, wanted))
+    }
+}
+
+/// A slice as a row of the record.
+pub(crate) fn row((block, pair, variant): (u32, u32, usize), slice: &Timed) -> Slice {
+    Slice {
+        block,
+        pair,
+        variant: variant as u16,
+        packets: slice.shape.packets(),
+        calls: slice.shape.calls,
+        wall_ns: slice.wall_ns,
+        cpu_ns: slice.cpu_ns,
+        steal_ticks: None,
+        involuntary_switches: slice.involuntary_switches,
+        void: slice.void,
+    }
+}
+
+/// The shape of slices that last long enough for the clock `machine`, from a pilot's wall time.
+pub(crate) fn stretched(rig: &Rig, pilot: Timed) -> Shape {
+    let wanted = MACHINE_SLICE.as_nanos() as f64 / pilot.wall_ns.max(1) as f64;
+    rig.shape((pilot.shape.packets() as f64 * wanted.max(1.0)) as u64)
+}

@@ -1,0 +1,227 @@
+//! What every measuring command does before its first slice: settle what the host can do, where to run, and what to
+//! keep; and after its last: say how it ended.
+
+use std::collections::BTreeMap;
+use std::hash::{BuildHasher, RandomState};
+
+use anyhow::{Context, Result, ensure};
+use jiff::Timestamp;
+use lab::HostSettings;
+use lab::journal::Guard;
+use linux::perf::{Counters, Counts, Event};
+use linux::{SyscallError, cpu, privilege};
+use measure::order::{Order, Seed};
+use measure::record::{self, CapabilityProbe, Head, Variant, Warning};
+use traffic::BackendKind;
+
+use crate::cli::OutputArgs;
+use crate::host::Abilities;
+use crate::recorder::{self, CounterValues, Recorder};
+use crate::report::{self, Outcome};
+use crate::scenario::{Cell, Clock, Scenario};
+use crate::stop::Stop;
+use crate::{doctor, environment};
+
+/// The setting of the host that a run changes: RCU grace periods are expedited, so that an injecting call
+/// takes 0.1 ms and not 20 to 30.
+const RCU_EXPEDITED: &str = "/sys/kernel/rcu_expedited";
+
+/// A run in progress.
+pub(crate) struct Session<'a> {
+    pub(crate) scenario: &'a Scenario,
+    pub(crate) output: &'a OutputArgs,
+    pub(crate) abilities: Abilities,
+    pub(crate) stop: Stop,
+    pub(crate) order: Order,
+    pub(crate) counters: CounterSet,
+    pub(crate) recorder: Recorder,
+    steal_before: Option<u64>,
+    _expedited: Option<Guard>,
+}
+
+/// What the host can do, where the run takes place: settled before the cells are resolved.
+pub(crate) struct Ground {
+    pub(crate) abilities: Abilities,
+    pub(crate) cpu: usize,
+    stop: Stop,
+}
+
+impl Ground {
+    /// Listens to signals, gets as much privilege as there is (a namespace of its own for an ordinary
+    /// user), pins this thread, and probes the ways in.
+    pub(crate) fn settle(scenario: &Scenario) -> Result<Self> {
+        if !privilege::has(privilege::Capability::NetAdmin) {
+            linux::netns::enter_user_namespace()
+                .context("make a network namespace without root; run as root, or allow user namespaces")?;
+        }
+        let stop = Stop::listen()?;
+        let allowed = cpu::allowed()?;
+        let wanted = scenario.host.cpu.or(allowed.last().copied()).context("no CPU is allowed to this process")?;
+        ensure!(allowed.contains(&wanted), "CPU {wanted} is not allowed to this process; allowed: {allowed:?}");
+        cpu::pin(wanted)?;
+        Ok(Self { abilities: Abilities::probe(), cpu: wanted, stop })
+    }
+}
+
+impl<'a> Session<'a> {
+    /// Expedites RCU where packets are injected, starts the record, and prints what is going to happen.
+    pub(crate) fn start(
+        ground: Ground,
+        scenario: &'a Scenario,
+        cells: &[Cell],
+        output: &'a OutputArgs,
+    ) -> Result<Self> {
+        let expedited = expedite(scenario, cells)?;
+        let counters = CounterSet::open();
+        let environment = environment::read(ground.cpu);
+        let mut capabilities = ground.abilities.as_probes();
+        capabilities.extend(counters.as_probes());
+        let started = Timestamp::now();
+        let head = Head {
+            id: recorder::new_id(started, fresh_seed()),
+            started: started.to_string(),
+            program: recorder::program(),
+            command: std::env::args().collect(),
+            scenario: serde_json::to_value(scenario)?,
+            capabilities,
+            variants: cells.iter().map(variant).collect(),
+            seed: Seed(scenario.measurement.seed),
+            extra: record::Extra::new(),
+            environment,
+        };
+        if !output.quiet {
+            report::write_stderr(&report::opening(scenario, &head, ground.cpu, output.verbose)?);
+        }
+        let warnings = doctor::warnings(&head.environment);
+        let recorder = Recorder::start(head, output)?;
+        let mut session = Self {
+            scenario,
+            output,
+            abilities: ground.abilities,
+            stop: ground.stop,
+            order: Seed(scenario.measurement.seed).order(),
+            counters,
+            recorder,
+            steal_before: environment::steal_ticks(),
+            _expedited: expedited,
+        };
+        for warning in warnings {
+            session.warn(warning)?;
+        }
+        Ok(session)
+    }
+
+    /// Shows a warning and keeps it.
+    pub(crate) fn warn(&mut self, warning: Warning) -> Result<()> {
+        if !self.output.quiet {
+            report::write_stderr(&report::warning_line(&warning));
+        }
+        self.recorder.warning(warning)
+    }
+
+    /// Ends the record and says where it is.
+    pub(crate) fn finish(self, outcome: Outcome) -> Result<Outcome> {
+        let steal = self.steal_before.zip(environment::steal_ticks()).map(|(before, after)| after - before);
+        let end = recorder::end(outcome, self.stop.asked(), steal);
+        if let Some(path) = self.recorder.end(end, self.output)?
+            && !self.output.quiet
+        {
+            report::write_stderr(&format!("record: {}\n", path.display()));
+        }
+        Ok(outcome)
+    }
+
+    /// The clock as a record names it.
+    pub(crate) fn clock(&self) -> record::Clock {
+        match self.scenario.measurement.clock {
+            Clock::Thread => record::Clock::ThreadCpu,
+            Clock::Machine => record::Clock::AllCpus,
+        }
+    }
+
+    /// Whether results are for people to read on standard output.
+    pub(crate) fn prints(&self) -> bool {
+        self.output.json.as_ref().is_none_or(|file| file.as_os_str() != "-")
+    }
+}
+
+/// The counters of the measuring thread, read around each slice.
+pub(crate) struct CounterSet {
+    counters: Counters,
+    missing: Vec<(Event, SyscallError)>,
+}
+
+impl CounterSet {
+    /// Opens what this machine has.
+    pub(crate) fn open() -> Self {
+        let (counters, missing) = Counters::open(&Event::ALL);
+        Self { counters, missing }
+    }
+
+    /// Their values now; none where they cannot be read.
+    pub(crate) fn read(&self) -> Option<Counts> {
+        self.counters.read().ok()
+    }
+
+    /// What was counted since a reading, by name; null for what this machine does not have.
+    pub(crate) fn since(&self, before: Option<&Counts>) -> CounterValues {
+        let counted = self.read().zip(before).map(|(now, before)| now.since(before));
+        let value = |event: Event| Some(counted.as_ref()?.of(event)? as f64);
+        Event::ALL.iter().map(|&event| (event.name(), value(event))).collect()
+    }
+
+    /// Each counter, and why it is not there.
+    pub(crate) fn as_probes(&self) -> Vec<CapabilityProbe> {
+        let lacking = |event: &Event| self.missing.iter().find(|(missing, _)| missing == event);
+        let probe = |event: &Event| CapabilityProbe {
+            name: format!("counter {}", event.name()),
+            available: lacking(event).is_none(),
+            detail: lacking(event).map(|(_, why)| why.to_string()),
+            ..CapabilityProbe::default()
+        };
+        Event::ALL.iter().map(probe).collect()
+    }
+}
+
+/// A seed that nobody chose.
+pub(crate) fn fresh_seed() -> u64 {
+    RandomState::new().hash_one("seed") >> 32
+}
+
+fn expedite(scenario: &Scenario, cells: &[Cell]) -> Result<Option<Guard>> {
+    let injects = |cell: &Cell| matches!(cell.setting.backend, Some(BackendKind::Inject | BackendKind::XdpLive));
+    if !privilege::full() {
+        return Ok(None);
+    }
+    let settings = HostSettings::open_default()?;
+    settings.clean().context("put back what a killed run left")?;
+    if !scenario.host.expedite || !cells.iter().any(injects) {
+        return Ok(None);
+    }
+    let guard = settings
+        .hold(RCU_EXPEDITED, "1")
+        .context("expedite RCU for the run; --no-expedite measures without, in fewer and longer slices")?;
+    Ok(Some(guard))
+}
+
+fn variant(cell: &Cell) -> Variant {
+    let setting = &cell.setting;
+    let settings = BTreeMap::from([
+        ("flows".to_owned(), setting.flows.to_string()),
+        ("rules".to_owned(), setting.rules.to_string()),
+        ("batch".to_owned(), setting.batch.to_string()),
+        ("gro".to_owned(), setting.gro.to_string()),
+        ("rps".to_owned(), setting.rps.clone()),
+        ("spin".to_owned(), setting.spin.to_string()),
+    ]);
+    let backend = setting.backend.map(|kind| kind.to_string());
+    Variant {
+        name: format!("{}/{}", cell.path, cell.frame_bytes),
+        path: cell.path.to_string(),
+        frame_bytes: Some(cell.frame_bytes),
+        ingress: backend.clone(),
+        backend,
+        settings,
+        ..Variant::default()
+    }
+}

@@ -1,0 +1,63 @@
+//! When to end: a signal or the clock. Nothing is torn down in a signal handler; loops look here.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+
+/// The end of a run, from outside or by time.
+#[derive(Debug, Clone)]
+pub(crate) struct Stop {
+    asked: Arc<AtomicBool>,
+}
+
+impl Stop {
+    /// Listens to SIGINT, SIGTERM and SIGHUP from now on. A second signal ends the process at once; the next
+    /// start puts back what that left.
+    pub(crate) fn listen() -> Result<Self> {
+        let asked = Arc::new(AtomicBool::new(false));
+        for signal in [SIGINT, SIGTERM, SIGHUP] {
+            let code = 128 + signal;
+            signal_hook::flag::register_conditional_shutdown(signal, code, Arc::clone(&asked))
+                .and_then(|_| signal_hook::flag::register(signal, Arc::clone(&asked)))
+                .with_context(|| format!("listen to signal {signal}"))?;
+        }
+        Ok(Self { asked })
+    }
+
+    /// Whether a signal asked for the end.
+    pub(crate) fn asked(&self) -> bool {
+        self.asked.load(Ordering::Relaxed)
+    }
+}
+
+/// A point in time after which a loop ends.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Deadline {
+    start: Instant,
+    length: Duration,
+}
+
+impl Deadline {
+    /// `length` from now.
+    pub(crate) fn after(length: Duration) -> Self {
+        Self { start: Instant::now(), length }
+    }
+
+    /// Whether it has passed.
+    pub(crate) fn passed(&self) -> bool {
+        self.elapsed() >= self.length
+    }
+
+    /// Time since the start.
+    pub(crate) fn elapsed(&self) -> Duration {
+        self.start.elapsed()
+    }
+
+    /// Share of the time that has passed, 0 to 1.
+    pub(crate) fn share(&self) -> f64 {
+        (self.elapsed().as_secs_f64() / self.length.as_secs_f64()).min(1.0)
+    }
+}

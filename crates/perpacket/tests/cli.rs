@@ -1,0 +1,93 @@
+//! What a person sees without any privilege: help, calculations, and what is refused.
+
+use std::process::{Command, Output};
+
+fn perpacket(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_perpacket"))
+        .args(args)
+        .env("PERPACKET_STORE", env!("CARGO_TARGET_TMPDIR"))
+        .output()
+        .unwrap()
+}
+
+fn stdout(args: &[&str]) -> String {
+    let output = perpacket(args);
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// The message of a command that cannot be done: exit code 2, one message, nothing on standard output.
+fn refused(args: &[&str]) -> String {
+    let output = perpacket(args);
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(2), "{args:?}: {stderr}");
+    assert!(output.stdout.is_empty(), "{args:?} printed {}", String::from_utf8_lossy(&output.stdout));
+    stderr
+}
+
+#[test]
+fn help_texts() {
+    for command in ["path", "ab", "run", "wire", "doctor"] {
+        insta::assert_snapshot!(format!("help-{command}"), stdout(&[command, "--help"]));
+    }
+    insta::assert_snapshot!("help", stdout(&["--help"]));
+}
+
+#[test]
+fn the_calculator_gives_the_published_differences() {
+    for (before, after, saved) in [
+        ("977414", "1025150", "47.64 ns"),
+        ("974404", "1032930", "58.15 ns"),
+        ("911657", "937416", "30.14 ns"),
+        ("906229", "930761", "29.08 ns"),
+        ("2785579", "2892050", "13.22 ns"),
+        ("2559718", "2624484", "9.64 ns"),
+        ("2544577", "2624492", "11.97 ns"),
+        ("2800896", "2885820", "10.51 ns"),
+        ("2801058", "2885820", "10.49 ns"),
+    ] {
+        let text = stdout(&["wire", "diff", before, after]);
+        assert!(text.contains(saved), "{before} {after}: {text}");
+    }
+    let text = stdout(&["wire", "10G", "64", "272"]);
+    assert!(text.contains("14880952 pps, 67.20 ns per packet") && text.contains("4280822 pps"), "{text}");
+}
+
+#[test]
+fn bad_input_is_named_with_what_to_do() {
+    for (args, expected) in [
+        (&["path", "raw-dorp"][..], "`raw-drop` is near"),
+        (&["path", "raw-drop", "--frame", "63"], "64 to 1518 bytes"),
+        (&["path", "raw-drop", "--frame", "9000"], "64 to 1518 bytes"),
+        (&["path", "raw-drop", "--slice", "0"], "use --slice 5000"),
+        (&["path", "raw-drop", "--flows", "0"], "at least one flow"),
+        (&["path", "raw-drop", "--batch", "0"], "1 to 256"),
+        (&["path", "raw-drop", "--rps", "zz"], "CPU mask"),
+        (&["path", "raw-drop", "--backend", "af-xpd"], "`af-xdp` is near"),
+        (&["path", "raw-drop", "--backend", "inject", "--gro", "on"], "use --backend mmsg"),
+        (&["path", "raw-drop", "--clock", "sun"], "thread or machine"),
+        (&["path", "raw-drop", "--cpu", "99999"], "CPU 99999"),
+        (&["path", "xdp-drop", "--backend", "inject"], "does not lead into xdp-drop"),
+        (&["path", "xdp-drop", "--rules", "5"], "do not pass the packet filter"),
+        (&["ab", "raw-drop", "--vary", "ruels=0,5"], "`rules` is near"),
+        (&["ab", "raw-drop", "--vary", "rules=5"], "two values"),
+        (&["ab", "raw-drop", "--vary", "rps=0,0x1"], "use --clock machine"),
+        (&["run", "/nonexistent.toml"], "read the scenario /nonexistent.toml"),
+        (&["wire", "10G"], "a frame size is missing"),
+        (&["wire", "10G", "63"], "64 bytes at least"),
+        (&["wire", "diff", "1"], "two rates"),
+    ] {
+        let message = refused(args);
+        assert!(message.contains(expected), "{args:?}: {message}");
+    }
+}
+
+#[test]
+fn doctor_says_what_the_host_can_do() {
+    let text = stdout(&["doctor"]);
+    for word in ["kernel", "inject", "af-xdp", "counter instructions", "raw-drop"] {
+        assert!(text.contains(word), "{word}: {text}");
+    }
+    let json: serde_json::Value = serde_json::from_str(&stdout(&["doctor", "--json", "-"])).unwrap();
+    assert!(json["environment"]["kernel_release"].is_string(), "{json}");
+}

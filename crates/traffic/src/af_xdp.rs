@@ -1,0 +1,189 @@
+//! An AF_XDP socket.
+//!
+//! Frames lie in chunks of memory that the kernel knows; what is sent is their address. In copy mode the kernel makes
+//! a socket buffer for each and copies the frame into it. Confirmed are the frames of the completion ring: their
+//! buffer is gone, or the device has sent them. A driver that drops a frame completes it as well.
+
+use std::time::{Duration, Instant};
+
+use linux::SyscallError;
+use linux::xsk::{BindMode, Descriptor, XskSocket, XskSpec};
+
+use crate::backend::{Backend, BackendKind, STALL, SendError, Sent};
+use crate::frames::Frames;
+
+/// How to send.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AfXdpSpec {
+    /// The device, in the calling thread's namespace.
+    pub ifindex: u32,
+    /// Its queue.
+    pub queue: u32,
+    /// Entries of the transmit ring, a power of two.
+    pub entries: u32,
+    /// Copy or zero copy.
+    pub mode: BindMode,
+}
+
+impl AfXdpSpec {
+    /// Copy mode on queue 0, 512 entries.
+    pub fn new(ifindex: u32) -> Self {
+        Self { ifindex, queue: 0, entries: 512, mode: BindMode::Copy }
+    }
+}
+
+/// Sends through an AF_XDP socket.
+#[derive(Debug)]
+pub struct AfXdp {
+    socket: XskSocket,
+    frames: Frames,
+    chunks: Chunks,
+    /// Entries put into the ring per system call.
+    burst: u32,
+    outstanding: u64,
+}
+
+/// Which chunk holds the next frame.
+#[derive(Debug)]
+enum Chunks {
+    /// Each frame of the cycle has a chunk of its own, written once; the kernel only reads them, so that one may
+    /// stand in the ring many times.
+    Fixed { lengths: Vec<u32>, next: usize },
+    /// Frames are written into chunks that the kernel has given back.
+    Written { free: Vec<u32>, lengths: Vec<u32>, sequence: u64 },
+}
+
+impl AfXdp {
+    /// Opens a socket on a queue of the device.
+    ///
+    /// # Errors
+    /// Those of [`XskSocket::open`], EBUSY only when the queue stays taken for a second; EINVAL for frames longer than a chunk (a page at most).
+    pub fn new(spec: &AfXdpSpec, mut frames: Frames) -> Result<Self, SyscallError> {
+        /// More distinct frames than this are not kept in chunks of their own.
+        const FIXED_MAX: usize = 4096;
+        const CHUNK_BYTES_MIN: usize = 2048;
+        let chunk_bytes = frames.l2_bytes_max().next_power_of_two().max(CHUNK_BYTES_MIN) as u32;
+        let fixed = frames.fixed_slots(1, 1, FIXED_MAX);
+        let chunks = fixed.map_or(spec.entries, |count| count as u32);
+        let shape = XskSpec {
+            chunk_bytes,
+            mode: spec.mode,
+            ..XskSpec::sender(spec.ifindex, spec.queue, chunks, spec.entries)
+        };
+        let mut socket = open_when_free(&shape)?;
+        let burst =
+            if socket.set_tx_budget(spec.entries.max(32))? { spec.entries } else { spec.entries.min(32) };
+        let chunks = match fixed {
+            Some(_) => {
+                let length = |chunk| frames.write(u64::from(chunk), socket.chunk_mut(chunk)) as u32;
+                Chunks::Fixed { lengths: (0..chunks).map(length).collect(), next: 0 }
+            }
+            None => Chunks::Written { free: (0..chunks).rev().collect(), lengths: Vec::new(), sequence: 0 },
+        };
+        Ok(Self { socket, frames, chunks, burst, outstanding: 0 })
+    }
+
+    /// Puts up to `wanted` frames into the ring; how many.
+    fn queue(&mut self, wanted: u32) -> u32 {
+        let queued = match &mut self.chunks {
+            Chunks::Fixed { lengths, next } => {
+                let period = lengths.len();
+                let queued = self.socket.submit(wanted, |index| {
+                    let chunk = (*next + index as usize) % period;
+                    Descriptor { chunk: chunk as u32, offset: 0, bytes: lengths[chunk], options: 0 }
+                });
+                *next = (*next + queued as usize) % period;
+                queued
+            }
+            Chunks::Written { free, lengths, sequence } => {
+                // There are as many chunks as ring entries, so every free chunk finds room.
+                let count = (wanted as usize).min(free.len());
+                let first = free.len() - count;
+                lengths.clear();
+                for (number, &chunk) in (*sequence..).zip(free[first..].iter().rev()) {
+                    lengths.push(self.frames.write(number, self.socket.chunk_mut(chunk)) as u32);
+                }
+                let queued = self.socket.submit(count as u32, |index| {
+                    let chunk = free[free.len() - 1 - index as usize];
+                    Descriptor { chunk, offset: 0, bytes: lengths[index as usize], options: 0 }
+                });
+                free.truncate(free.len() - queued as usize);
+                *sequence += u64::from(queued);
+                queued
+            }
+        };
+        self.outstanding += u64::from(queued);
+        queued
+    }
+
+    /// Takes completions; how many.
+    fn complete(&mut self) -> u64 {
+        let completed = match &mut self.chunks {
+            Chunks::Fixed { .. } => self.socket.complete(|_| ()),
+            Chunks::Written { free, .. } => self.socket.complete(|chunk| free.push(chunk)),
+        };
+        self.outstanding = self.outstanding.saturating_sub(u64::from(completed));
+        u64::from(completed)
+    }
+
+    /// Makes the kernel send, and adds what it confirmed.
+    fn kick(&mut self, sent: &mut Sent) -> Result<bool, SendError> {
+        if self.socket.needs_kick() {
+            sent.calls += 1;
+            let failed = |source| SendError::Syscall { backend: BackendKind::AfXdp, sent: *sent, source };
+            self.socket.kick().map_err(failed)?;
+        }
+        let completed = self.complete();
+        sent.confirmed = sent.confirmed.map(|confirmed| confirmed + completed);
+        Ok(completed > 0)
+    }
+}
+
+/// Opens a socket; waits for a queue that is still taken, since the kernel frees it some time after the socket before was
+/// closed (a work item, net/xdp/xsk_buff_pool.c, 6.18, `xp_put_pool`).
+fn open_when_free(shape: &XskSpec) -> Result<XskSocket, SyscallError> {
+    const PAUSE: Duration = Duration::from_millis(1);
+    let start = Instant::now();
+    loop {
+        match XskSocket::open(shape) {
+            Err(error) if error.errno() == Some(libc::EBUSY) && start.elapsed() < STALL => std::thread::sleep(PAUSE),
+            result => return result,
+        }
+    }
+}
+
+impl Backend for AfXdp {
+    fn kind(&self) -> BackendKind {
+        BackendKind::AfXdp
+    }
+
+    fn send(&mut self, packets: u64) -> Result<Sent, SendError> {
+        let mut sent = Sent::default();
+        let mut stalled_since: Option<Instant> = None;
+        while sent.offered < packets {
+            let wanted = u32::try_from(packets - sent.offered).unwrap_or(u32::MAX).min(self.burst);
+            let queued = self.queue(wanted);
+            sent.offered += u64::from(queued);
+            if self.kick(&mut sent)? || queued > 0 {
+                stalled_since = None;
+            } else if stalled_since.get_or_insert_with(Instant::now).elapsed() > STALL {
+                break;
+            }
+        }
+        Ok(sent)
+    }
+
+    fn flush(&mut self) -> Result<Sent, SendError> {
+        let mut sent = Sent::default();
+        let mut stalled_since: Option<Instant> = None;
+        while self.outstanding > 0 {
+            if self.kick(&mut sent)? {
+                stalled_since = None;
+            } else if stalled_since.get_or_insert_with(Instant::now).elapsed() > STALL {
+                let (backend, outstanding) = (BackendKind::AfXdp, self.outstanding);
+                return Err(SendError::Stalled { backend, sent, outstanding, waited: STALL });
+            }
+        }
+        Ok(sent)
+    }
+}

@@ -1,0 +1,199 @@
+//! The trait of everything that sends, and the names of its kinds.
+
+use std::fmt;
+use std::ops::{Add, AddAssign};
+use std::str::FromStr;
+use std::time::Duration;
+
+use linux::SyscallError;
+use thiserror::Error;
+
+/// A way to hand frames over.
+///
+/// What cuts across all ways (capture, pacing, fault injection) wraps a backend and is one.
+pub trait Backend {
+    /// Which way this is.
+    fn kind(&self) -> BackendKind;
+
+    /// Hands over up to `packets` frames, the next ones of the backend's [`crate::Frames`] or program.
+    ///
+    /// A kernel that has no room for a while is waited for; one that makes no progress at all for a second ends
+    /// the call early with fewer frames, which is no error. Where frames are queued, the call may return before they left:
+    /// [`Self::flush`] sees to that. Confirmations may be of frames offered in earlier calls.
+    fn send(&mut self, packets: u64) -> Result<Sent, SendError>;
+
+    /// Waits until everything offered is confirmed, and returns the confirmations that were open.
+    ///
+    /// # Errors
+    /// [`SendError::Stalled`] when some are still open after a second without progress.
+    fn flush(&mut self) -> Result<Sent, SendError>;
+}
+
+/// What became of frames, in one call or in several: results of calls are added.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Sent {
+    /// Frames handed over or queued.
+    pub offered: u64,
+    /// Frames that the kernel confirmed, each backend says in which sense; `None` for one that cannot tell.
+    /// It may differ from what arrives: no backend sees drops behind the point of its confirmation.
+    pub confirmed: Option<u64>,
+    /// System calls that sent, those that found no room included. More than usual for the same number of frames
+    /// means that a signal or a full queue came in between.
+    pub calls: u32,
+}
+
+impl Default for Sent {
+    fn default() -> Self {
+        Self { offered: 0, confirmed: Some(0), calls: 0 }
+    }
+}
+
+impl Add for Sent {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        Self {
+            offered: self.offered + other.offered,
+            confirmed: self.confirmed.zip(other.confirmed).map(|(a, b)| a + b),
+            calls: self.calls.saturating_add(other.calls),
+        }
+    }
+}
+
+impl AddAssign for Sent {
+    fn add_assign(&mut self, other: Self) {
+        *self = *self + other;
+    }
+}
+
+/// Why sending ended. What was sent in the same call until then is kept, for the ledger.
+#[derive(Debug, Error)]
+pub enum SendError {
+    /// The kernel refused.
+    #[error("{backend}: {source}")]
+    Syscall {
+        /// Which backend.
+        backend: BackendKind,
+        /// What the call had sent before.
+        sent: Sent,
+        /// The call and the kernel's answer.
+        source: SyscallError,
+    },
+    /// The kernel keeps frames and makes no progress.
+    #[error("{backend}: {outstanding} frames were not confirmed, and none in the last {waited:?}")]
+    Stalled {
+        /// Which backend.
+        backend: BackendKind,
+        /// What the call had sent before.
+        sent: Sent,
+        /// Frames offered and not confirmed.
+        outstanding: u64,
+        /// How long nothing had happened.
+        waited: Duration,
+    },
+}
+
+impl SendError {
+    /// What the call had sent before it failed.
+    pub fn sent(&self) -> Sent {
+        match self {
+            Self::Syscall { sent, .. } | Self::Stalled { sent, .. } => *sent,
+        }
+    }
+}
+
+/// How long a backend waits for a kernel that makes no progress.
+pub(crate) const STALL: Duration = Duration::from_secs(1);
+
+/// The ways to hand frames over, with the names that commands and records use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum BackendKind {
+    /// A program run on live frames, into the receive path of a device.
+    Inject,
+    /// The same, redirected out of a device.
+    XdpLive,
+    /// An AF_XDP socket.
+    AfXdp,
+    /// A packet socket's transmit ring.
+    TxRing,
+    /// A packet socket and batched system calls.
+    Mmsg,
+    /// A UDP socket.
+    Udp,
+    /// The kernel's packet generator.
+    Pktgen,
+    /// No kernel: frames end in memory.
+    Memory,
+}
+
+impl BackendKind {
+    /// All kinds.
+    pub const ALL: [Self; 8] = [
+        Self::Inject,
+        Self::XdpLive,
+        Self::AfXdp,
+        Self::TxRing,
+        Self::Mmsg,
+        Self::Udp,
+        Self::Pktgen,
+        Self::Memory,
+    ];
+
+    /// The name: `inject`, `xdp-live`, `af-xdp`, `tx-ring`, `mmsg`, `udp`, `pktgen`, `memory`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Inject => "inject",
+            Self::XdpLive => "xdp-live",
+            Self::AfXdp => "af-xdp",
+            Self::TxRing => "tx-ring",
+            Self::Mmsg => "mmsg",
+            Self::Udp => "udp",
+            Self::Pktgen => "pktgen",
+            Self::Memory => "memory",
+        }
+    }
+}
+
+impl fmt::Display for BackendKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+impl FromStr for BackendKind {
+    type Err = UnknownBackend;
+
+    fn from_str(name: &str) -> Result<Self, UnknownBackend> {
+        Self::ALL.into_iter().find(|kind| kind.name() == name).ok_or_else(|| UnknownBackend(name.to_owned()))
+    }
+}
+
+/// A name that no backend has.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error(
+    "no backend is called {0:?}; there are inject, xdp-live, af-xdp, tx-ring, mmsg, udp, pktgen and memory"
+)]
+pub struct UnknownBackend(pub String);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_read_back() {
+        for kind in BackendKind::ALL {
+            assert_eq!(kind.to_string().parse(), Ok(kind));
+        }
+        let message = "AF-XDP".parse::<BackendKind>().unwrap_err().to_string();
+        assert!(BackendKind::ALL.iter().all(|kind| message.contains(kind.name())), "{message}");
+    }
+
+    #[test]
+    fn an_unknown_part_makes_the_sum_unknown() {
+        let known = Sent { offered: 5, confirmed: Some(3), calls: 2 };
+        let unknown = Sent { offered: 1, confirmed: None, calls: 1 };
+        assert_eq!(known + known, Sent { offered: 10, confirmed: Some(6), calls: 4 });
+        assert_eq!(known + unknown, Sent { offered: 6, confirmed: None, calls: 3 });
+        assert_eq!(Sent::default() + known, known);
+    }
+}

@@ -1,0 +1,314 @@
+//! Every backend sends over a veth pair of the test's own, and every frame is counted and compared at the far end.
+#![allow(clippy::unwrap_used, missing_docs)]
+
+use std::time::Duration;
+
+use linux::bpf::{Link, Map, Program, ProgramKind, ProgramSpec, XdpMode};
+use linux::netns::Netns;
+use linux::packet::{PROTOCOL_ALL, PacketSocket};
+use linux::route::{RouteSocket, VethEnd};
+use traffic::{
+    AfXdp, AfXdpSpec, Backend, BackendKind, Frames, Inject, InjectSpec, Mmsg, MmsgSpec, ProgramSink,
+    SendError, Sent, Sink, TxRingBackend, TxRingSpec, probe,
+};
+
+const DEADLINE: Duration = Duration::from_secs(10);
+const L2_BYTES: usize = 60;
+
+const XDP_DROP: i32 = 1;
+const XDP_PASS: i32 = 2;
+
+/// The backends that take frames from this process.
+const WITH_FRAMES: [BackendKind; 3] = [BackendKind::AfXdp, BackendKind::TxRing, BackendKind::Mmsg];
+
+#[test]
+fn every_backend_is_available() {
+    if !linux::privilege::test_may_run("every_backend_is_available") {
+        return;
+    }
+    for kind in [BackendKind::Inject, BackendKind::XdpLive].iter().chain(&WITH_FRAMES) {
+        assert_eq!(probe(*kind).lack, None, "{kind}");
+    }
+}
+
+#[test]
+fn every_frame_sent_is_counted_at_the_far_end() {
+    if !linux::privilege::test_may_run("every_frame_sent_is_counted_at_the_far_end") {
+        return;
+    }
+    for kind in WITH_FRAMES {
+        for varying in [false, true] {
+            in_pair(|pair| {
+                let mut sink = pair.count(XDP_DROP);
+                let frames = if varying { numbered_frames() } else { Frames::constant(numbered(0)).unwrap() };
+                let mut backend = open(kind, pair, frames);
+                check(&mut *backend, &mut sink);
+            });
+        }
+    }
+}
+
+#[test]
+fn a_queue_can_be_used_again_at_once() {
+    if !linux::privilege::test_may_run("a_queue_can_be_used_again_at_once") {
+        return;
+    }
+    in_pair(|pair| {
+        for _ in 0..3 {
+            drop(open(BackendKind::AfXdp, pair, numbered_frames()));
+        }
+    });
+}
+
+#[test]
+fn live_frames_are_counted_at_the_far_end() {
+    if !linux::privilege::test_may_run("live_frames_are_counted_at_the_far_end") {
+        return;
+    }
+    in_pair(|pair| {
+        let mut sink = pair.count(XDP_DROP);
+        check(&mut pair.xdp_live(), &mut sink);
+    });
+}
+
+#[test]
+fn injected_frames_reach_the_stack() {
+    if !linux::privilege::test_may_run("injected_frames_reach_the_stack") {
+        return;
+    }
+    in_pair(|pair| {
+        let mut backend = pair.live(BackendKind::Inject, &[insn(0xb7, 0, 0, 0, XDP_PASS)]);
+        let dropped = || RouteSocket::open().unwrap().link_stats(pair.near).unwrap().rx_dropped;
+        let before = dropped();
+        let sent = backend.send(5000).unwrap();
+        assert_eq!(sent, Sent { offered: 5000, confirmed: Some(5000), calls: 1 });
+        // Nobody takes this EtherType.
+        assert_eq!(dropped() - before, 5000);
+    });
+}
+
+#[test]
+fn a_program_that_does_not_count_confirms_nothing() {
+    if !linux::privilege::test_may_run("a_program_that_does_not_count_confirms_nothing") {
+        return;
+    }
+    let control = Map::array(8, 1, true).unwrap();
+    let code = [insn(0xb7, 0, 0, 0, XDP_DROP), insn(0x95, 0, 0, 0, 0)];
+    let mut backend = Inject::new(InjectSpec {
+        kind: BackendKind::Inject,
+        program: xdp(&code),
+        control: control.mmap_array().unwrap(),
+        frame: numbered(0),
+        ingress_ifindex: 1,
+        rx_queue: 0,
+        batch: 64,
+    });
+    assert_eq!(backend.send(100).unwrap().confirmed, Some(0));
+}
+
+#[test]
+fn frames_arrive_in_order_as_they_were_written() {
+    if !linux::privilege::test_may_run("frames_arrive_in_order_as_they_were_written") {
+        return;
+    }
+    // More frames than any ring has entries, so that every slot is used again.
+    const COUNT: u64 = 1500;
+    for kind in WITH_FRAMES {
+        for period in [None, Some(3), Some(7)] {
+            in_pair(|pair| {
+                let receiver = PacketSocket::open(pair.far, PROTOCOL_ALL).unwrap();
+                let frames = match period {
+                    Some(period) => Frames::cycle((0..period).map(numbered).collect()).unwrap(),
+                    None => numbered_frames(),
+                };
+                let mut backend = open(kind, pair, frames);
+                let mut sequence = 0;
+                while sequence < COUNT {
+                    // A part at a time, so that the receiving socket is never full.
+                    let part = (COUNT - sequence).min(97);
+                    let sent = backend.send(part).unwrap();
+                    assert_eq!(sent.offered, part);
+                    backend.flush().unwrap();
+                    for number in sequence..sequence + part {
+                        let expected = numbered(number % period.unwrap_or(u64::MAX));
+                        assert_eq!(receive(&receiver), expected, "{kind} {period:?} frame {number}");
+                    }
+                    sequence += part;
+                }
+            });
+        }
+    }
+}
+
+#[test]
+fn live_frames_keep_what_the_program_wrote() {
+    if !linux::privilege::test_may_run("live_frames_keep_what_the_program_wrote") {
+        return;
+    }
+    in_pair(|pair| {
+        let _sink = pair.count(XDP_PASS);
+        let receiver = PacketSocket::open(pair.far, PROTOCOL_ALL).unwrap();
+        // A live frame counts with its whole page against the receiving socket: some 40 find room.
+        pair.xdp_live().send(20).unwrap();
+        for _ in 0..20 {
+            assert_eq!(receive(&receiver), numbered(0));
+        }
+    });
+}
+
+#[test]
+fn a_peer_without_xdp_loses_live_frames_that_the_program_counted() {
+    if !linux::privilege::test_may_run("a_peer_without_xdp_loses_live_frames_that_the_program_counted") {
+        return;
+    }
+    in_pair(|pair| {
+        let sent = pair.xdp_live().send(1000).unwrap();
+        assert_eq!(sent.confirmed, Some(1000));
+        let received = RouteSocket::open().unwrap().link_stats(pair.far).unwrap().rx_packets;
+        assert_eq!(received, 0);
+    });
+}
+
+#[test]
+fn a_frame_above_the_mtu_is_an_error() {
+    if !linux::privilege::test_may_run("a_frame_above_the_mtu_is_an_error") {
+        return;
+    }
+    for kind in [BackendKind::TxRing, BackendKind::Mmsg] {
+        in_pair(|pair| {
+            let mut backend = open(kind, pair, Frames::constant(vec![0; 1600]).unwrap());
+            let error = backend.send(1000).and_then(|_| backend.flush()).unwrap_err();
+            assert!(
+                matches!(&error, SendError::Syscall { .. }) && error.sent().confirmed == Some(0),
+                "{error}"
+            );
+        });
+    }
+}
+
+/// Sends in several parts and compares both counts.
+fn check(backend: &mut dyn Backend, sink: &mut ProgramSink) {
+    let mut all = Sent::default();
+    for packets in [1, 31, 32, 33, 63, 64, 1000, 12_345] {
+        let sent = backend.send(packets).unwrap();
+        assert_eq!(sent.offered, packets, "{}", backend.kind());
+        all += sent;
+    }
+    all += backend.flush().unwrap();
+    assert_eq!(all.confirmed, Some(all.offered), "{}", backend.kind());
+    assert_eq!(sink.wait_until(all.offered, DEADLINE).unwrap(), all.offered, "{}", backend.kind());
+    assert_eq!(backend.flush().unwrap().confirmed, Some(0));
+    assert_eq!(sink.received().unwrap(), all.offered);
+}
+
+fn open(kind: BackendKind, pair: &Pair, frames: Frames) -> Box<dyn Backend> {
+    match kind {
+        BackendKind::AfXdp => Box::new(AfXdp::new(&AfXdpSpec::new(pair.near), frames).unwrap()),
+        BackendKind::TxRing => Box::new(TxRingBackend::new(&TxRingSpec::new(pair.near), frames).unwrap()),
+        _ => Box::new(Mmsg::new(&MmsgSpec::new(pair.near), frames).unwrap()),
+    }
+}
+
+/// Two ends of a veth pair, up and silent, in a namespace that the calling thread is in.
+struct Pair {
+    near: u32,
+    far: u32,
+    links: std::cell::RefCell<Vec<Link>>,
+}
+
+impl Pair {
+    /// Attaches a program to the far end that counts and then returns `action`.
+    fn count(&self, action: i32) -> ProgramSink {
+        let map = Map::percpu_array(8, 1).unwrap();
+        let program = xdp(&counting(map.fd(), &[insn(0xb7, 0, 0, 0, action)]));
+        self.links.borrow_mut().push(Link::attach_xdp(&program, self.far, XdpMode::Native).unwrap());
+        ProgramSink::new(map, 0).unwrap()
+    }
+
+    /// Live frames redirected out of the near end.
+    fn xdp_live(&self) -> Inject {
+        let redirect =
+            [insn(0xb7, 1, 0, 0, self.near.cast_signed()), insn(0xb7, 2, 0, 0, 0), insn(0x85, 0, 0, 0, 23)];
+        self.live(BackendKind::XdpLive, &redirect)
+    }
+
+    fn live(&self, kind: BackendKind, verdict: &[[u8; 8]]) -> Inject {
+        let control = Map::array(8, 1, true).unwrap();
+        Inject::new(InjectSpec {
+            kind,
+            program: xdp(&counting(control.fd(), verdict)),
+            control: control.mmap_array().unwrap(),
+            frame: numbered(0),
+            ingress_ifindex: self.near,
+            rx_queue: 0,
+            batch: 64,
+        })
+    }
+}
+
+fn in_pair(test: impl FnOnce(&Pair) + Send) {
+    let netns = Netns::unnamed().unwrap();
+    netns
+        .run(|| {
+            let mut route = RouteSocket::open().unwrap();
+            route.create_veth(&VethEnd::new("near"), &VethEnd::new("far")).unwrap();
+            let [near, far] = ["near", "far"].map(|name| route.link_by_name(name).unwrap().unwrap().ifindex);
+            for ifindex in [1, near, far] {
+                route.set_no_link_local(ifindex).unwrap();
+                route.set_up(ifindex).unwrap();
+            }
+            test(&Pair { near, far, links: Vec::new().into() });
+        })
+        .unwrap();
+}
+
+fn receive(socket: &PacketSocket) -> Vec<u8> {
+    let mut buffer = vec![0; 2048];
+    assert!(socket.wait_readable(DEADLINE).unwrap(), "no frame came");
+    let len = socket.receive(&mut buffer).unwrap().unwrap();
+    buffer.truncate(len);
+    buffer
+}
+
+fn numbered_frames() -> Frames {
+    Frames::generated(L2_BYTES, |sequence, frame| frame.copy_from_slice(&numbered(sequence))).unwrap()
+}
+
+/// A frame of the EtherType for local experiments (IEEE 802, 0x88b5), with a number in it.
+fn numbered(sequence: u64) -> Vec<u8> {
+    let mut frame = vec![0x5a; L2_BYTES];
+    frame[..14].copy_from_slice(&[2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 0x88, 0xb5]);
+    frame[14..22].copy_from_slice(&sequence.to_be_bytes());
+    frame
+}
+
+fn xdp(code: &[[u8; 8]]) -> Program {
+    Program::load(&ProgramSpec::new(ProgramKind::Xdp, "test", code)).unwrap()
+}
+
+/// `struct bpf_insn`.
+fn insn(code: u8, dst: u8, src: u8, off: i16, imm: i32) -> [u8; 8] {
+    let mut bytes = [code, src << 4 | dst, 0, 0, 0, 0, 0, 0];
+    bytes[2..4].copy_from_slice(&off.to_ne_bytes());
+    bytes[4..8].copy_from_slice(&imm.to_ne_bytes());
+    bytes
+}
+
+/// Adds 1 to the first word of entry 0 of the map, then runs `verdict`, which sets r0, and ends.
+fn counting(map_fd: i32, verdict: &[[u8; 8]]) -> Vec<[u8; 8]> {
+    let mut code = vec![
+        insn(0x62, 10, 0, -4, 0),
+        insn(0xbf, 2, 10, 0, 0),
+        insn(0x07, 2, 0, 0, -4),
+        insn(0x18, 1, 1, 0, map_fd),
+        insn(0, 0, 0, 0, 0),
+        insn(0x85, 0, 0, 0, 1),
+        insn(0x15, 0, 0, 3, 0),
+        insn(0x79, 1, 0, 0, 0),
+        insn(0x07, 1, 0, 0, 1),
+        insn(0x7b, 0, 1, 0, 0),
+    ];
+    code.extend_from_slice(verdict);
+    code.push(insn(0x95, 0, 0, 0, 0));
+    code
+}
