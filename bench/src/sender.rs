@@ -9,7 +9,8 @@ use linux::bpf::{Map, Program, ProgramKind, ProgramSpec};
 use linux::clock;
 use linux::procfs::CpuTimes;
 use traffic::{
-    AfXdp, AfXdpSpec, Backend, BackendKind, Frames, Inject, InjectSpec, Mmsg, MmsgSpec, TxRingBackend, TxRingSpec,
+    AfXdp, AfXdpSpec, Backend, BackendKind, Frames, Inject, InjectSpec, Mmsg, MmsgSpec, TxRingBackend,
+    TxRingSpec,
 };
 
 use crate::arena::Arena;
@@ -141,14 +142,15 @@ fn trafgen(device: &str, packet: &str, packets: u64) -> Result<()> {
 fn children_cpu_ns() -> Result<u64> {
     const STAT: &str = "/proc/self/stat";
     let stat = fs::read_to_string(STAT).with_context(|| format!("read {STAT}"))?;
-    let ticks = children_ticks(&stat).with_context(|| format!("read the CPU time of children from {STAT}"))?;
+    let ticks =
+        children_ticks(&stat).with_context(|| format!("read the CPU time of children from {STAT}"))?;
     Ok(ticks * (1_000_000_000 / CpuTimes::ticks_per_second()))
 }
 
 fn children_ticks(stat: &str) -> Option<u64> {
     // The name, field 2, may contain blanks; field 3 follows the last parenthesis.
     let (_, rest) = stat.rsplit_once(')')?;
-    let mut fields = rest.split_whitespace().skip(16 - 3).map(str::parse);
+    let mut fields = rest.split_whitespace().skip(16 - 3).map(str::parse::<u64>);
     Some(fields.next()?.ok()? + fields.next()?.ok()?)
 }
 

@@ -104,7 +104,17 @@ pub(crate) fn render(rows: &[Row], args: &Args) -> (String, bool) {
     let mut text = format!(
         "Into a veth peer that drops in XDP: {}-byte frames (with FCS), CPU {CPU}, seed {}\n\n\
          {:<9} {:>10} {:>8} {:>10} {:>9}  {:<16} {:>7} {:>12} {:>12}  goal\n",
-        args.frame, args.seed, "sender", "wall ns/p", "Mpps", "CPU ns/p", "x trafgen", "95 % interval", "rounds", "sent", "counted"
+        args.frame,
+        args.seed,
+        "sender",
+        "wall ns/p",
+        "Mpps",
+        "CPU ns/p",
+        "x trafgen",
+        "95 % interval",
+        "rounds",
+        "sent",
+        "counted"
     );
     let reference = rows.iter().find(|row| row.name == REFERENCE);
     let mut all_met = reference.is_some();
@@ -120,7 +130,8 @@ pub(crate) fn render(rows: &[Row], args: &Args) -> (String, bool) {
             (true, _) => "pass",
             (false, _) => "FAIL",
         };
-        let _ = writeln!( // writing to a String cannot fail
+        let _ = writeln!(
+            // writing to a String cannot fail
             text,
             "{:<9} {:>10} {:>8} {:>10} {:>9}  {:<16} {:>7} {:>12} {:>12}  {goal}{verdict}",
             row.name,

@@ -1,10 +1,12 @@
 //! What a namespace counted between two moments, from every place that a packet can show up in.
 //!
-//! A [`Reader`] opens all of them once, in its namespace, and reads them from any thread. Nothing is summed up or
-//! judged here: one loss may stand in two counters (an RPS loss in `softnet_stat` and in the device's `rx_dropped`; `Udp.RcvbufErrors`
-//! within `Udp.InErrors`), and which of them close a ledger is the path's to say.
+//! A [`Reader`] opens all of them once, in its namespace, and reads them from any thread. Nothing is summed
+//! up or judged here: one loss may stand in two counters (an RPS loss in `softnet_stat` and in the device's
+//! `rx_dropped`; `Udp.RcvbufErrors` within `Udp.InErrors`), and which of them close a ledger is the path's to
+//! say.
 //!
-//! The places are read one after the other, so packets in flight make them differ: read when the traffic has ended.
+//! The places are read one after the other, so packets in flight make them differ: read when the traffic has
+//! ended.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -89,7 +91,8 @@ impl Snapshot {
     }
 }
 
-/// By how much each counter grew, of those that stand in both snapshots and differ. A negative figure means that what counted was made anew.
+/// By how much each counter grew, of those that stand in both snapshots and differ. A negative figure means
+/// that what counted was made anew.
 pub fn diff(before: &Snapshot, after: &Snapshot) -> BTreeMap<Key, i64> {
     let grown = |(key, value): (&Key, u64)| {
         let old = before.counters.get(key)?;
@@ -230,8 +233,8 @@ impl Reader {
     }
 }
 
-/// Whether a protocol counter tells about a packet's way through IP, ICMP or UDP. The others are of TCP, of UDP-Lite
-/// or settings in the guise of counters.
+/// Whether a protocol counter tells about a packet's way through IP, ICMP or UDP. The others are of TCP, of
+/// UDP-Lite or settings in the guise of counters.
 fn concerns_packets(name: &str) -> bool {
     const PREFIXES: [&str; 7] = ["Ip.", "IpExt.", "Icmp.", "Udp.", "Ip6", "Icmp6", "Udp6"];
     const SETTINGS: [&str; 3] = ["Ip.Forwarding", "Ip.DefaultTTL", "Ip.ReasmTimeout"];

@@ -1,9 +1,10 @@
 //! Networks to measure in: made before a run, counted around it, gone after it.
 //!
 //! A lab is planned as data ([`Plan`]), which can be printed and checked without privilege, and then built
-//! ([`Lab::build`]). Its namespaces have no names and are held by descriptors only, so they die with the process, however it
-//! ends. What belongs to the host and not to a lab, such as `/sys/kernel/rcu_expedited`, goes
-//! through a journal ([`HostSettings`]), which a later start can undo. [`counters`] read what a namespace counted.
+//! ([`Lab::build`]). Its namespaces have no names and are held by descriptors only, so they die with the
+//! process, however it ends. What belongs to the host and not to a lab, such as `/sys/kernel/rcu_expedited`,
+//! goes through a journal ([`HostSettings`]), which a later start can undo. [`counters`] read what a
+//! namespace counted.
 //!
 //! Deliberately not here: traffic, timing, and any decision about what a run needs.
 //!

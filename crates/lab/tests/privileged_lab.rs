@@ -138,7 +138,8 @@ fn counters_show_where_packets_went() {
     lab.netns("gen")
         .run(|| {
             let socket = UdpSocket::bind(SocketAddr::new(gen_ip, 0)).unwrap();
-            // Ten that are forwarded, three for which sys has no route, two for a port of sys where nobody listens.
+            // Ten that are forwarded, three for which sys has no route, two for a port of sys where nobody
+            // listens.
             for (count, to) in [(10, far_ip), (3, "198.18.9.9".parse().unwrap()), (2, near_ip)] {
                 for _ in 0..count {
                     // A second datagram to the closed port may be told of the first one's fate instead.

@@ -1,10 +1,10 @@
 //! Settings and counters of a device that drivers offer: offloads, queues, rings, driver statistics.
 //!
-//! By the ioctl SIOCETHTOOL (net/ethtool/ioctl.c, 6.18), which every driver and kernel of interest has. The device is
-//! found by name in the namespace of the socket.
+//! By the ioctl SIOCETHTOOL (net/ethtool/ioctl.c, 6.18), which every driver and kernel of interest has. The
+//! device is found by name in the namespace of the socket.
 //!
-//! Structures: include/uapi/linux/ethtool.h, 6.18. They begin with the number of the command; all fields are in the
-//! byte order of the machine.
+//! Structures: include/uapi/linux/ethtool.h, 6.18. They begin with the number of the command; all fields are
+//! in the byte order of the machine.
 
 use std::os::fd::{AsRawFd, OwnedFd};
 
@@ -29,7 +29,8 @@ const STRING_BYTES: usize = 32;
 /// More strings than any driver has; a larger answer is taken for a mistake.
 const MOST_STRINGS: usize = 1 << 16;
 
-/// A socket to ask about devices of one namespace: that of the thread that opened it, whatever thread uses it.
+/// A socket to ask about devices of one namespace: that of the thread that opened it, whatever thread uses
+/// it.
 #[derive(Debug)]
 pub struct EthtoolSocket {
     socket: OwnedFd,
@@ -200,8 +201,8 @@ impl EthtoolSocket {
         self.strings(SET_STATISTICS, device)
     }
 
-    /// The values of the driver's counters, as many as there were names. Fewer, or none, where the driver has another
-    /// number of them by now.
+    /// The values of the driver's counters, as many as there were names. Fewer, or none, where the driver has
+    /// another number of them by now.
     ///
     /// # Errors
     /// ENODEV, EOPNOTSUPP for a driver that has none.
@@ -221,8 +222,8 @@ impl EthtoolSocket {
     /// ENODEV.
     pub fn features(&self, device: &str) -> Result<Vec<Feature>, SyscallError> {
         let names = self.strings(SET_FEATURES, device)?;
-        // struct ethtool_gfeatures: command, number of blocks; a block is available, requested, active, never changed,
-        // each of 32 bits.
+        // struct ethtool_gfeatures: command, number of blocks; a block is available, requested, active, never
+        // changed, each of 32 bits.
         let blocks = names.len().div_ceil(32);
         let mut request = Buffer::new(GET_FEATURES, 8 + 16 * blocks);
         request.set_word(1, blocks as u32);
@@ -290,16 +291,17 @@ impl EthtoolSocket {
         }
         let data = libc::__c_anonymous_ifr_ifru { ifru_data: request.bytes.as_mut_ptr().cast() };
         let mut ifreq = libc::ifreq { ifr_name: name, ifr_ifru: data };
-        // SAFETY: `ifreq` outlives the call. The kernel reads and writes at `ifru_data` no more than the structure
-        // of the command has. The variable ones have room for the count that the kernel announced and SPARE more,
-        // which `statistic_values` and `strings` see to.
+        // SAFETY: `ifreq` outlives the call. The kernel reads and writes at `ifru_data` no more than the
+        // structure of the command has. The variable ones have room for the count that the kernel announced
+        // and SPARE more, which `statistic_values` and `strings` see to.
         let done = unsafe { libc::ioctl(self.socket.as_raw_fd(), libc::SIOCETHTOOL, &raw mut ifreq) };
         if done < 0 { Err(SyscallError::last(call, device)) } else { Ok(()) }
     }
 }
 
-/// Room for entries that a driver may gain between the question for their number and the one for them (each queue
-/// has a handful): kernels that do not compare the number asked for with their own write all that they have.
+/// Room for entries that a driver may gain between the question for their number and the one for them (each
+/// queue has a handful): kernels that do not compare the number asked for with their own write all that they
+/// have.
 const SPARE: usize = 4096;
 
 /// A structure of the interface as bytes, aligned by the kernel's copying.

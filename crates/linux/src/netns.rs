@@ -57,8 +57,8 @@ impl Netns {
         if done == 0 { Ok(()) } else { Err(SyscallError::last("setns into network namespace", "")) }
     }
 
-    /// Runs `work` in the namespace, on a thread of its own, and waits for it. A panic in `work` goes on in the
-    /// caller.
+    /// Runs `work` in the namespace, on a thread of its own, and waits for it. A panic in `work` goes on in
+    /// the caller.
     ///
     /// # Errors
     /// As [`Netns::enter`], and where no thread can be started.
@@ -96,7 +96,8 @@ impl From<Netns> for OwnedFd {
     }
 }
 
-/// Moves the whole process into a new user namespace, in which the caller is root, and a new network namespace.
+/// Moves the whole process into a new user namespace, in which the caller is root, and a new network
+/// namespace.
 ///
 /// This is how an ordinary user gets a network to measure in. It can only be done before the first thread is
 /// started, and it cannot be undone.
@@ -132,11 +133,12 @@ fn explain(error: SyscallError) -> SyscallError {
     }
 }
 
-/// Why an ordinary user may not make a user namespace here, judged by the settings that `read` returns. `None`
-/// where none of the known settings stands in the way: which is not a promise that it works.
+/// Why an ordinary user may not make a user namespace here, judged by the settings that `read` returns.
+/// `None` where none of the known settings stands in the way: which is not a promise that it works.
 ///
-/// The settings: `user.max_user_namespaces` (kernel/ucount.c, 6.18), `kernel.unprivileged_userns_clone` (Debian's
-/// and Ubuntu's patch), `kernel.apparmor_restrict_unprivileged_userns` (security/apparmor/lsm.c, 6.18).
+/// The settings: `user.max_user_namespaces` (kernel/ucount.c, 6.18), `kernel.unprivileged_userns_clone`
+/// (Debian's and Ubuntu's patch), `kernel.apparmor_restrict_unprivileged_userns` (security/apparmor/lsm.c,
+/// 6.18).
 pub fn user_namespace_obstacle(read: impl Fn(&str) -> Option<String>) -> Option<String> {
     let is = |name: &str, value: &str| read(name).is_some_and(|text| text.trim() == value);
     if is("user.max_user_namespaces", "0") {

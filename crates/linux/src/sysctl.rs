@@ -11,8 +11,8 @@ use crate::SyscallError;
 
 /// The value of a setting, without the newline at its end.
 ///
-/// `name` is written with dots (`net.ipv4.ip_forward`) or with slashes (`net/ipv4/conf/eth0.7/forwarding`); with
-/// slashes a dot is part of a name, as in sysctl(8).
+/// `name` is written with dots (`net.ipv4.ip_forward`) or with slashes (`net/ipv4/conf/eth0.7/forwarding`);
+/// with slashes a dot is part of a name, as in sysctl(8).
 ///
 /// # Errors
 /// ENOENT where this kernel or namespace has no such setting.

@@ -1,5 +1,5 @@
 //! BPF programs, packet sockets and their rings against the running kernel, in namespaces of their own.
-#![allow(clippy::unwrap_used, missing_docs)]
+#![allow(clippy::unwrap_used, missing_docs, unsafe_code)]
 
 use std::time::{Duration, Instant};
 
@@ -46,6 +46,36 @@ fn live_frames_are_redirected_and_counted_per_cpu() {
         assert_eq!(program.run_xdp_live(&run).unwrap(), LiveEnd::Complete);
         counter.expect(3000);
     });
+}
+
+#[test]
+fn a_signal_ends_a_live_run_between_batches() {
+    if !linux::privilege::test_may_run("a_signal_ends_a_live_run_between_batches") {
+        return;
+    }
+    extern "C" fn ignore(_: libc::c_int) {}
+    // SAFETY: the handler does nothing, which is allowed at any moment.
+    unsafe { libc::signal(libc::SIGUSR1, ignore as *const () as libc::sighandler_t) };
+    // Some ten seconds of work, so that the run ends by itself when no signal reaches it.
+    const FRAMES: u32 = 200_000_000;
+    let produced = Map::array(8, 1, true).unwrap();
+    let words = produced.mmap_array().unwrap();
+    let program = xdp(&count_then(produced.fd(), XdpAction::Drop));
+    // SAFETY: takes nothing, and the thread outlives every use of its number.
+    let runner = unsafe { libc::pthread_self() };
+    let end = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while words.load(0) == 0 {
+                std::thread::yield_now();
+            }
+            // SAFETY: the runner waits for this thread, so it is alive.
+            unsafe { libc::pthread_kill(runner, libc::SIGUSR1) };
+        });
+        let run = LiveRun { frame: &frame(60), ingress_ifindex: 1, rx_queue: 0, repeat: FRAMES, batch: 64 };
+        program.run_xdp_live(&run).unwrap()
+    });
+    assert_eq!(end, LiveEnd::Interrupted);
+    assert!(words.load(0) < u64::from(FRAMES) && words.load(0).is_multiple_of(64));
 }
 
 #[test]

@@ -15,7 +15,7 @@ use linux::nft::{
     filler_rules,
 };
 use linux::privilege::test_may_run;
-use linux::route::{RouteSocket, VethEnd};
+use linux::route::{Link, RouteSocket, VethEnd};
 use linux::sysctl;
 
 const MAC_A: [u8; 6] = [2, 0, 0, 0, 0, 0xa];
@@ -58,6 +58,11 @@ impl Pair {
             socket.add_address(index, own, 24).unwrap();
             socket.set_up(index).unwrap();
             socket.add_neighbour(index, other, mac).unwrap();
+        }
+        // Until the kernel has noticed that the peer is on, a device drops what it is given.
+        for (socket, name) in [(&mut in_a, "va"), (&mut in_b, "vb")] {
+            let operational = |link: Link| (link.oper_state == Some(6)).then_some(());
+            wait_for("an operational device", || operational(socket.link_by_name(name).unwrap().unwrap()));
         }
         Self { a, b, in_a, in_b, va, vb }
     }
@@ -362,9 +367,8 @@ fn as_an_ordinary_user() {
     assert_eq!(unsafe { libc::setresgid(NOBODY, NOBODY, NOBODY) }, 0);
     // SAFETY: as above.
     assert_eq!(unsafe { libc::setresuid(NOBODY, NOBODY, NOBODY) }, 0);
-    // After a change of identity /proc/self belongs to root (prctl(2), PR_SET_DUMPABLE). A program that an ordinary
-    // user starts never meets this.
-    // SAFETY: takes numbers only.
+    // After a change of identity /proc/self belongs to root (prctl(2), PR_SET_DUMPABLE). A program that an
+    // ordinary user starts never meets this. SAFETY: takes numbers only.
     assert_eq!(unsafe { libc::prctl(libc::PR_SET_DUMPABLE, 1) }, 0);
     linux::netns::enter_user_namespace().unwrap();
     assert!(!linux::privilege::in_initial_user_namespace());

@@ -28,12 +28,14 @@ use crate::scenario::{Cell, Clock, Compare, Factor, Scenario};
 use crate::session::Session;
 use crate::stop::Deadline;
 
-/// Pairs of one block where the scenario does not say.
+/// The most pairs of one block where the scenario does not say.
 const PAIRS_A_BLOCK: u32 = 250;
+/// Blocks that the time is to be enough for where labs are rebuilt: the interval needs six at the first of five looks.
+const BLOCKS: u32 = 36;
+/// The fewest pairs of a block.
+const PAIRS_A_BLOCK_LEAST: u32 = 5;
 /// Long and short slices of each variant in one block, for the fixed cost of a call.
 const CALIBRATIONS: u32 = 6;
-/// The fewest packets of a short slice.
-const SHORT_LEAST: u64 = 512;
 
 /// Two variants of one path under comparison.
 pub(crate) struct Pairs<'a> {
@@ -43,7 +45,6 @@ pub(crate) struct Pairs<'a> {
     /// Index of variant A in the record; B is the next.
     first_variant: usize,
     kept_apart: bool,
-    block_pairs: u32,
     deadline: Deadline,
     pairs: Vec<Pair>,
     calibrations: [Vec<MarginalSample>; 2],
@@ -82,7 +83,6 @@ impl<'a> Pairs<'a> {
             cells,
             first_variant,
             kept_apart: compare.reload_pairs.is_some() || !tunable,
-            block_pairs: compare.reload_pairs.unwrap_or(PAIRS_A_BLOCK),
             deadline: Deadline::after(Duration::from_secs_f64(scenario.measurement.time_s)),
             pairs: Vec::new(),
             calibrations: [Vec::new(), Vec::new()],
@@ -191,7 +191,7 @@ impl<'a> Pairs<'a> {
                 stage.slice(arm, shapes[arm])?; // thrown away: warms this lab up
                 for _ in 0..CALIBRATIONS {
                     let long_first = session.order.pair_order();
-                    let (long, short) = (shapes[arm], shapes[arm].short(SHORT_LEAST));
+                    let (long, short) = (shapes[arm], shapes[arm].short());
                     let first = stage.slice(arm, if long_first { long } else { short })?;
                     let second = stage.slice(arm, if long_first { short } else { long })?;
                     let (long, short) = if long_first { (first, second) } else { (second, first) };
@@ -209,8 +209,13 @@ impl<'a> Pairs<'a> {
     fn block(&mut self, block: u32, stage: &mut Stage, shapes: [Shape; 2], session: &mut Session<'_>) -> Result<()> {
         let mut slices = Vec::new();
         let steal = environment::steal_ticks();
-        for _ in 0..self.block_pairs {
-            if session.stop.asked() || self.deadline.passed() {
+        let time = Deadline::after(Duration::from_secs_f64(self.scenario.measurement.time_s / f64::from(BLOCKS)));
+        for done in 0.. {
+            let full = match self.compare.reload_pairs {
+                Some(pairs) => done >= pairs,
+                None => done >= PAIRS_A_BLOCK || (done >= PAIRS_A_BLOCK_LEAST && time.passed()),
+            };
+            if full || session.stop.asked() || self.deadline.passed() {
                 break;
             }
             let b_first = session.order.pair_order();
@@ -280,9 +285,16 @@ impl<'a> Pairs<'a> {
         }
     }
 
-    /// The fixed cost of a call of A and of B. Where both share a lab it is one cost, and it cancels.
+    /// Whether A and B make the same calls. Their fixed cost is then one, and cancels in the difference: making and
+    /// clearing away a call's pool of frames does not depend on what the path does with them.
+    fn same_calls(&self) -> bool {
+        let [a, b] = &self.cells;
+        a.setting.backend == b.setting.backend && a.setting.batch == b.setting.batch
+    }
+
+    /// The fixed cost of a call of A and of B.
     fn fixed_costs(&self) -> [Option<FixedCost>; 2] {
-        if self.kept_apart {
+        if !self.same_calls() {
             return [0, 1].map(|arm| fixed_cost(&self.calibrations[arm], 0.95));
         }
         let all: Vec<MarginalSample> = self.calibrations.iter().flatten().copied().collect();
@@ -291,7 +303,7 @@ impl<'a> Pairs<'a> {
 
     /// Intervals that also cover what is not known about the fixed costs, where these do not cancel.
     fn widened(&self, mut comparison: Comparison, fixed: &[Option<FixedCost>; 2]) -> Comparison {
-        let (Some(pair), true) = (self.pairs.first(), self.kept_apart) else { return comparison };
+        let (Some(pair), false) = (self.pairs.first(), self.same_calls()) else { return comparison };
         let of = |arm: usize| fixed[arm].and_then(|f| f.uncertainty_ns_per_packet(&pair.works[arm])).unwrap_or(0.0);
         let unknown_ns = of(0).hypot(of(1));
         let widen = |interval: &mut Interval, centre: f64, by: f64| {

@@ -94,14 +94,9 @@ impl Recorder {
             None => None,
         };
         if let Some(file) = &output.json {
-            report::write_json(file, &self.record.document()?)?;
+            report::write_text(file, &(self.record.document()? + "\n"))?;
         }
         Ok(kept)
-    }
-
-    /// What has been recorded so far.
-    pub(crate) fn record(&self) -> &Record {
-        &self.record
     }
 
     fn append(

@@ -41,10 +41,11 @@ impl Shape {
         u64::from(self.calls) * self.per_call
     }
 
-    /// A slice with the same calls and about a tenth of the packets, never fewer than `least` in a call: what
-    /// is subtracted to leave the cost of the packets alone.
-    pub(crate) fn short(self, least: u64) -> Self {
-        let per_call = (self.per_call / 10).max(least.min(self.per_call / 2)).max(1);
+    /// A slice with the same calls and a tenth of the packets: what is subtracted to leave the cost of the packets
+    /// alone. At least 64 in a call where there are more than that, so that the first batch, which fills the pool of
+    /// frames, is in both.
+    pub(crate) fn short(self) -> Self {
+        let per_call = (self.per_call / 10).max(64).min(self.per_call / 2).max(1);
         Self { per_call, ..self }
     }
 }

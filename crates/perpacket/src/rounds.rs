@@ -19,8 +19,6 @@ use crate::stop::Deadline;
 
 /// Pairs of a long and a short slice in one visit of a cell.
 const PAIRS_A_VISIT: u32 = 6;
-/// The fewest packets of a short slice: enough to have filled the pool of frames that is recycled.
-const SHORT_LEAST: u64 = 512;
 /// Slices of the clock `machine` last this long at least, as its ticks are 10 ms.
 const MACHINE_SLICE: Duration = Duration::from_secs(1);
 
@@ -130,7 +128,7 @@ impl Rounds {
     fn visit(&mut self, index: usize, round: u32, session: &mut Session<'_>) -> Result<()> {
         let (rig, measured) = (&mut self.rigs[index], &mut self.measured[index]);
         let long = self.shapes[index];
-        let short = long.short(SHORT_LEAST);
+        let short = long.short();
         let mut slices = Vec::new();
         let steal = environment::steal_ticks();
         rig.slice(short)?;

@@ -26,11 +26,13 @@ use crate::{doctor, environment};
 /// takes 0.1 ms and not 20 to 30.
 const RCU_EXPEDITED: &str = "/sys/kernel/rcu_expedited";
 
+/// Nice value of the measuring thread.
+const PRIORITY: i32 = -15;
+
 /// A run in progress.
 pub(crate) struct Session<'a> {
     pub(crate) scenario: &'a Scenario,
     pub(crate) output: &'a OutputArgs,
-    pub(crate) abilities: Abilities,
     pub(crate) stop: Stop,
     pub(crate) order: Order,
     pub(crate) counters: CounterSet,
@@ -48,7 +50,7 @@ pub(crate) struct Ground {
 
 impl Ground {
     /// Listens to signals, gets as much privilege as there is (a namespace of its own for an ordinary
-    /// user), pins this thread, and probes the ways in.
+    /// user), pins this thread, raises its priority, and probes the ways in.
     pub(crate) fn settle(scenario: &Scenario) -> Result<Self> {
         if !privilege::has(privilege::Capability::NetAdmin) {
             linux::netns::enter_user_namespace()
@@ -59,6 +61,8 @@ impl Ground {
         let wanted = scenario.host.cpu.or(allowed.last().copied()).context("no CPU is allowed to this process")?;
         ensure!(allowed.contains(&wanted), "CPU {wanted} is not allowed to this process; allowed: {allowed:?}");
         cpu::pin(wanted)?;
+        // Other work then interrupts a slice less often. An ordinary user may not, and measures all the same.
+        drop(cpu::set_nice(PRIORITY));
         Ok(Self { abilities: Abilities::probe(), cpu: wanted, stop })
     }
 }
@@ -97,7 +101,6 @@ impl<'a> Session<'a> {
         let mut session = Self {
             scenario,
             output,
-            abilities: ground.abilities,
             stop: ground.stop,
             order: Seed(scenario.measurement.seed).order(),
             counters,

@@ -11,7 +11,7 @@ use thiserror::Error;
 /// A way to hand frames over.
 ///
 /// What cuts across all ways (capture, pacing, fault injection) wraps a backend and is one.
-pub trait Backend {
+pub trait Backend: Send + fmt::Debug {
     /// Which way this is.
     fn kind(&self) -> BackendKind;
 

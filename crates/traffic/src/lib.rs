@@ -8,6 +8,10 @@
 //! [`Frames`], given or written by a closure), it does not pace, and it takes no times. A backend sends as fast as it
 //! can in the calling thread, which must be in the network namespace in which the backend was made.
 //!
+//! What the ways cost differs by a factor of ten. Over a veth pair whose peer drops in XDP, beside other work on a
+//! two-core virtual machine (kernel 6.18), with trafgen 0.6.8 and its transmit ring as 1, a 60-byte frame took in CPU time:
+//! `xdp-live` 0.10, `af-xdp` 0.62, `tx-ring` 0.73, `mmsg` 0.94. `examples/backends.rs` measures it.
+//!
 //! | module | holds |
 //! |---|---|
 //! | `backend` | the trait, the kinds, what was sent |

@@ -1,6 +1,8 @@
 //! Every backend sends over a veth pair of the test's own, and every frame is counted and compared at the far end.
 #![allow(clippy::unwrap_used, missing_docs)]
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use linux::bpf::{Link, Map, Program, ProgramKind, ProgramSpec, XdpMode};
@@ -84,6 +86,39 @@ fn injected_frames_reach_the_stack() {
         assert_eq!(sent, Sent { offered: 5000, confirmed: Some(5000), calls: 1 });
         // Nobody takes this EtherType.
         assert_eq!(dropped() - before, 5000);
+    });
+}
+
+#[test]
+fn a_run_goes_on_after_a_signal() {
+    if !linux::privilege::test_may_run("a_run_goes_on_after_a_signal") {
+        return;
+    }
+    const FRAMES: u64 = 2_000_000;
+    const SIGNALS: usize = 30;
+    let seen = Arc::new(AtomicBool::new(false));
+    signal_hook::flag::register(signal_hook::consts::SIGUSR1, Arc::clone(&seen)).unwrap();
+    in_pair(|pair| {
+        let mut backend = pair.live(BackendKind::Inject, &[insn(0xb7, 0, 0, 0, XDP_DROP)]);
+        let runner = rustix::thread::gettid();
+        let done = AtomicBool::new(false);
+        let sent = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                // Several, since one that comes between two calls interrupts none; each after the one before was taken.
+                for _ in 0..SIGNALS {
+                    // A thread's number is taken too, and that thread then gets the signal of its process.
+                    rustix::process::kill_process(runner, rustix::process::Signal::USR1).unwrap();
+                    while !seen.swap(false, Ordering::Relaxed) && !done.load(Ordering::Relaxed) {
+                        std::thread::yield_now();
+                    }
+                }
+            });
+            let sent = backend.send(FRAMES);
+            done.store(true, Ordering::Relaxed);
+            sent.unwrap()
+        });
+        assert_eq!((sent.offered, sent.confirmed), (FRAMES, Some(FRAMES)));
+        assert!(sent.calls > 1);
     });
 }
 
@@ -182,6 +217,23 @@ fn a_frame_above_the_mtu_is_an_error() {
                 matches!(&error, SendError::Syscall { .. }) && error.sent().confirmed == Some(0),
                 "{error}"
             );
+        });
+    }
+}
+
+#[test]
+fn a_device_that_went_down_is_an_error() {
+    if !linux::privilege::test_may_run("a_device_that_went_down_is_an_error") {
+        return;
+    }
+    for kind in WITH_FRAMES {
+        in_pair(|pair| {
+            let mut backend = open(kind, pair, numbered_frames());
+            backend.send(1).and_then(|_| backend.flush()).unwrap();
+            RouteSocket::open().unwrap().set_down(pair.near).unwrap();
+            let error = backend.send(1000).and_then(|_| backend.flush()).unwrap_err();
+            let SendError::Syscall { source, .. } = &error else { panic!("{error}") };
+            assert_eq!(source.errno(), Some(libc::ENETDOWN), "{error}");
         });
     }
 }

@@ -1,7 +1,7 @@
 //! From a plan to a lab, and back.
 //!
-//! The order of things is here, the kernel is behind [`Host`]: so that what happens when step k fails can be tried
-//! for every k without a kernel. What a lab leaves in a namespace needs no undoing of its own, since it
+//! The order of things is here, the kernel is behind [`Host`]: so that what happens when step k fails can be
+//! tried for every k without a kernel. What a lab leaves in a namespace needs no undoing of its own, since it
 //! goes with the namespace; namespaces are given back in the reverse of the order in which they were made.
 
 mod double;
@@ -155,7 +155,8 @@ pub struct Lab {
 }
 
 impl Lab {
-    /// Builds what the plan says, and waits until its devices can send. The calling thread stays in its namespace.
+    /// Builds what the plan says, and waits until its devices can send. The calling thread stays in its
+    /// namespace.
     ///
     /// # Errors
     /// The step that failed, on what, why, and what to do. Nothing is left then.

@@ -131,7 +131,8 @@ impl Directory {
         Ok((living, dead))
     }
 
-    /// Makes this process a holder. With the lock held, so that nobody takes it for dead before it has locked its file.
+    /// Makes this process a holder. With the lock held, so that nobody takes it for dead before it has locked
+    /// its file.
     pub(super) fn new_holder(&self) -> Result<Holder, JournalError> {
         let number = RandomState::new().hash_one(std::process::id());
         let path = self.holders_path().join(format!("{}-{number:016x}", std::process::id()));
@@ -175,7 +176,8 @@ impl Holder {
         self.save()
     }
 
-    /// Written in place, since the lock is on this very file. Who is killed halfway is dead, and then nobody reads it.
+    /// Written in place, since the lock is on this very file. Who is killed halfway is dead, and then nobody
+    /// reads it.
     fn save(&mut self) -> Result<(), JournalError> {
         let settings: Vec<Setting> = self
             .loans

@@ -1,21 +1,22 @@
 //! Settings of the host that a run borrows, and their way back.
 //!
-//! A lab dies with its process, but `/sys/kernel/rcu_expedited` does not. Such a setting is changed under a journal
-//! in a directory of files (`/run/perpacket`):
+//! A lab dies with its process, but `/sys/kernel/rcu_expedited` does not. Such a setting is changed under a
+//! journal in a directory of files (`/run/perpacket`):
 //!
 //! - `settings.lock`: locked (flock) for the few milliseconds of every change. One change at a time.
-//! - `originals.json`: what each borrowed setting was before. Written, and on disk, before the setting is. Ignored
-//!   after the next boot, which resets the settings anyway.
-//! - `holders/<pid>-<number>`: one file a [`HostSettings`], which keeps it locked for life and writes into it what it
-//!   borrows. If the lock can be had, its owner is dead: the kernel releases it however a process ends, and no
-//!   later process with the same number, nor one in another PID namespace, can be taken for it.
+//! - `originals.json`: what each borrowed setting was before. Written, and on disk, before the setting is.
+//!   Ignored after the next boot, which resets the settings anyway.
+//! - `holders/<pid>-<number>`: one file a [`HostSettings`], which keeps it locked for life and writes into it
+//!   what it borrows. If the lock can be had, its owner is dead: the kernel releases it however a process
+//!   ends, and no later process with the same number, nor one in another PID namespace, can be taken for it.
 //!
 //! Any number of processes may borrow one setting at one value; the last to go puts it back. Whoever finds
 //! originals that no living holder borrows puts them back: each change does so first, and so does
-//! [`HostSettings::clean`], which every start and `perpacket doctor --clean` call. So at whatever point a process is killed,
-//! nothing needs to be done by it.
+//! [`HostSettings::clean`], which every start and `perpacket doctor --clean` call. So at whatever point a
+//! process is killed, nothing needs to be done by it.
 //!
-//! Processes that see different directories (containers with a `/run` of their own) do not know of each other.
+//! Processes that see different directories (containers with a `/run` of their own) do not know of each
+//! other.
 
 mod files;
 
@@ -124,23 +125,23 @@ impl HostSettings {
         Self::open(directory.as_deref().map_or(Path::new(DEFAULT_DIRECTORY), Path::new))
     }
 
-    /// The journal in a directory, which is made if it is not there: readable and writable by its owner only, since
-    /// whoever can open the lock can hold it.
+    /// The journal in a directory, which is made if it is not there: readable and writable by its owner only,
+    /// since whoever can open the lock can hold it.
     ///
     /// # Errors
-    /// Where the directory cannot be made: for an ordinary user in `/run`, who could not change the settings of
-    /// the host either.
+    /// Where the directory cannot be made: for an ordinary user in `/run`, who could not change the settings
+    /// of the host either.
     pub fn open(directory: impl AsRef<Path>) -> Result<Self, JournalError> {
         let directory = Directory::open(directory.as_ref())?;
         Ok(Self { shared: Arc::new(Shared { directory, holder: Mutex::new(None) }) })
     }
 
-    /// Sets the file `path` to `value` until the guard is dropped. A setting that is held already, by this or another process, at the
-    /// same value is shared.
+    /// Sets the file `path` to `value` until the guard is dropped. A setting that is held already, by this or
+    /// another process, at the same value is shared.
     ///
     /// # Errors
-    /// [`JournalError::Conflict`] where it is held at another value; the others where files cannot be written. The
-    /// setting is untouched then.
+    /// [`JournalError::Conflict`] where it is held at another value; the others where files cannot be
+    /// written. The setting is untouched then.
     pub fn hold(&self, path: impl AsRef<Path>, value: &str) -> Result<Guard, JournalError> {
         let path = path.as_ref();
         let directory = &self.shared.directory;

@@ -1,8 +1,8 @@
 //! What a lab is made of, as data.
 //!
-//! A plan knows nothing of the kernel: it can be built, checked, printed and compared without any privilege, and
-//! what it displays is what [`crate::Lab::build`] does. It is written down in the order in which one thinks; the order in which
-//! the kernel needs it is [`Plan::steps`].
+//! A plan knows nothing of the kernel: it can be built, checked, printed and compared without any privilege,
+//! and what it displays is what [`crate::Lab::build`] does. It is written down in the order in which one
+//! thinks; the order in which the kernel needs it is [`Plan::steps`].
 
 mod display;
 mod step;
@@ -135,7 +135,8 @@ impl Chain {
         Self { base: Some(base), ..Self::new(name) }
     }
 
-    /// A chain for what one device receives, before any protocol sees it. It lets through what reaches its end.
+    /// A chain for what one device receives, before any protocol sees it. It lets through what reaches its
+    /// end.
     pub fn at_device(name: &str, device: &str) -> Self {
         let base = Base {
             hook: Hook::Ingress,
@@ -211,9 +212,9 @@ impl Plan {
         self.setting(role, "net.ipv6.conf.default.disable_ipv6", "1")
     }
 
-    /// A namespace in which IPv6 is on but silent: no link-local addresses, no router solicitations, no duplicate
-    /// address detection, no multicast groups to report. A bridge would still report one: put it into a namespace
-    /// without IPv6, which forwards frames of IPv6 all the same.
+    /// A namespace in which IPv6 is on but silent: no link-local addresses, no router solicitations, no
+    /// duplicate address detection, no multicast groups to report. A bridge would still report one: put it
+    /// into a namespace without IPv6, which forwards frames of IPv6 all the same.
     pub fn namespace_with_ipv6(&mut self, role: &str) -> &mut Self {
         self.silent_ipv4(role);
         for (name, value) in [
@@ -256,8 +257,8 @@ impl Plan {
         self.late_setting(role, "net.ipv6.conf.all.forwarding", "1")
     }
 
-    /// The CPUs (as a mask in hexadecimal) that receive packet steering uses on all devices of a namespace. It
-    /// works in a user namespace too, where a device's own `rps_cpus` cannot be written.
+    /// The CPUs (as a mask in hexadecimal) that receive packet steering uses on all devices of a namespace.
+    /// It works in a user namespace too, where a device's own `rps_cpus` cannot be written.
     pub fn rps_mask(&mut self, role: &str, mask: &str) -> &mut Self {
         self.setting(role, "net.core.rps_default_mask", mask)
     }
@@ -320,7 +321,8 @@ impl Plan {
         self.push(Step::Table { role: role.to_owned(), table })
     }
 
-    /// The steps in the order in which the kernel needs them; those of a kind stay in the order in which they were asked for.
+    /// The steps in the order in which the kernel needs them; those of a kind stay in the order in which they
+    /// were asked for.
     pub fn steps(&self) -> Vec<&Step> {
         let mut steps: Vec<&Step> = self.steps.iter().collect();
         steps.sort_by_key(|step| step.phase());

@@ -1,11 +1,12 @@
-//! Packet-filter rules over NETLINK_NETFILTER: tables, chains, rules and their counters, without the program `nft`.
+//! Packet-filter rules over NETLINK_NETFILTER: tables, chains, rules and their counters, without the program
+//! `nft`.
 //!
-//! Changes go to the kernel as one transaction: all of a [`Batch`] happens, or nothing. Counters are read without
-//! being reset. A dump of a chain costs more the more rules it has; where one figure is wanted around every
-//! slice, a rule counts into a named counter ([`Count::Named`]), and that is read alone.
+//! Changes go to the kernel as one transaction: all of a [`Batch`] happens, or nothing. Counters are read
+//! without being reset. A dump of a chain costs more the more rules it has; where one figure is wanted around
+//! every slice, a rule counts into a named counter ([`Count::Named`]), and that is read alone.
 //!
-//! Message layouts: include/uapi/linux/netfilter/nf_tables.h and nfnetlink.h, 6.18. All numbers inside of attributes
-//! are big endian there.
+//! Message layouts: include/uapi/linux/netfilter/nf_tables.h and nfnetlink.h, 6.18. All numbers inside of
+//! attributes are big endian there.
 
 mod rule;
 
@@ -30,7 +31,8 @@ const GET_OBJECT: u16 = SUBSYSTEM | 19;
 const OBJECT_COUNTER: u32 = 1;
 /// `struct nfgenmsg`: family, version, resource.
 const HEADER_BYTES: usize = 4;
-/// Priority of the hook at which the tables named "raw" of iptables stand (include/uapi/linux/netfilter_ipv4.h).
+/// Priority of the hook at which the tables named "raw" of iptables stand
+/// (include/uapi/linux/netfilter_ipv4.h).
 pub const PRIORITY_RAW: i32 = -300;
 /// Priority of ordinary filtering.
 pub const PRIORITY_FILTER: i32 = 0;
@@ -225,8 +227,8 @@ impl Batch {
     }
 }
 
-/// A NETLINK_NETFILTER socket. It belongs to the network namespace of the thread that opened it, and stays there
-/// whatever thread uses it.
+/// A NETLINK_NETFILTER socket. It belongs to the network namespace of the thread that opened it, and stays
+/// there whatever thread uses it.
 #[derive(Debug)]
 pub struct NftSocket {
     channel: Channel,
@@ -246,9 +248,10 @@ impl NftSocket {
     /// Makes all changes of a batch, or none.
     ///
     /// # Errors
-    /// The first change that the kernel refused, with its explanation: EEXIST, ENOENT (a table, chain, device or
-    /// counter that is not there, or an expression that this kernel lacks), EPERM, EOPNOTSUPP. EINVAL without a
-    /// call to the kernel for what cannot be written down, such as an IPv4 address in an IPv6 table.
+    /// The first change that the kernel refused, with its explanation: EEXIST, ENOENT (a table, chain, device
+    /// or counter that is not there, or an expression that this kernel lacks), EPERM, EOPNOTSUPP. EINVAL
+    /// without a call to the kernel for what cannot be written down, such as an IPv4 address in an IPv6
+    /// table.
     pub fn commit(&mut self, batch: Batch) -> Result<(), SyscallError> {
         const CALL: &str = "change packet filter";
         if let Some(mistake) = batch.mistake {

@@ -133,9 +133,9 @@ impl Rule {
     }
 }
 
-/// Rules that never match what a generator with small numbers in its addresses sends, and that would drop it if they did: each
-/// compares the source with another address of 198.18.0.0/15 (RFC 2544), from its upper end (198.19.255.254) downwards. `count` is at
-/// most 65,000, to stay in the upper half; more are not made.
+/// Rules that never match what a generator with small numbers in its addresses sends, and that would drop it
+/// if they did: each compares the source with another address of 198.18.0.0/15 (RFC 2544), from its upper end
+/// (198.19.255.254) downwards. `count` is at most 65,000, to stay in the upper half; more are not made.
 pub fn filler_rules(count: usize) -> impl Iterator<Item = Rule> {
     let top = u32::from(Ipv4Addr::new(198, 19, 255, 254));
     (0..count.min(65_000) as u32).map(move |index| Rule {
@@ -178,7 +178,8 @@ fn ipv6(family: Family, offset: u32, address: Ipv6Addr, list: &mut Request) {
     compare(&address.octets(), list);
 }
 
-/// Makes sure that the packet is of the protocol whose header is looked at, in families that see more than one.
+/// Makes sure that the packet is of the protocol whose header is looked at, in families that see more than
+/// one.
 fn protocol(family: Family, ethertype: u16, nfproto: u8, list: &mut Request) {
     match family {
         Family::Ip | Family::Ip6 => {}

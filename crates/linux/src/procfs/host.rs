@@ -87,7 +87,8 @@ pub fn load_average(text: &str) -> Option<LoadAverage> {
     })
 }
 
-/// The processor's name in `/proc/cpuinfo`: "model name" on x86, its nearest relative elsewhere. arm64 has none.
+/// The processor's name in `/proc/cpuinfo`: "model name" on x86, its nearest relative elsewhere. arm64 has
+/// none.
 pub fn cpuinfo_model(text: &str) -> Option<String> {
     const NAMES: [&str; 4] = ["model name", "Model Name", "cpu model", "uarch"];
     let value_of = |wanted: &str| {
@@ -99,8 +100,8 @@ pub fn cpuinfo_model(text: &str) -> Option<String> {
     NAMES.into_iter().find_map(value_of)
 }
 
-/// Reads `/proc/meminfo`: sizes in bytes by the kernel's names ("MemAvailable"). The few entries that are counts and
-/// not sizes are left out.
+/// Reads `/proc/meminfo`: sizes in bytes by the kernel's names ("MemAvailable"). The few entries that are
+/// counts and not sizes are left out.
 pub fn meminfo(text: &str) -> BTreeMap<String, u64> {
     text.lines()
         .filter_map(|line| {

@@ -3,8 +3,8 @@
 //! Reading and understanding are apart: each file has a parser over `&str`, tried on recorded text and on any
 //! text at all. A figure that a kernel does not print is not there; it is never 0.
 //!
-//! `/proc/net` is a link to `/proc/self/net`, and that shows the namespace of the process's *first* thread. These
-//! functions read `/proc/thread-self/net`, which is the calling thread's.
+//! `/proc/net` is a link to `/proc/self/net`, and that shows the namespace of the process's *first* thread.
+//! These functions read `/proc/thread-self/net`, which is the calling thread's.
 
 mod host;
 mod net;
@@ -31,7 +31,8 @@ pub fn read(path: &str) -> Result<String, SyscallError> {
     fs::read_to_string(path).map_err(|error| SyscallError::new("read", path, error))
 }
 
-/// The whole text of a file of the calling thread's namespace: `snmp`, `snmp6`, `netstat`, `softnet_stat`, `dev`.
+/// The whole text of a file of the calling thread's namespace: `snmp`, `snmp6`, `netstat`, `softnet_stat`,
+/// `dev`.
 ///
 /// # Errors
 /// As [`read`].
@@ -41,8 +42,8 @@ pub fn read_net(name: &str) -> Result<String, SyscallError> {
 
 const NET: &str = "/proc/thread-self/net";
 
-/// A file of one namespace, held open: read again at will, from any thread, at a fraction of the cost of opening
-/// it. It keeps its namespace alive.
+/// A file of one namespace, held open: read again at will, from any thread, at a fraction of the cost of
+/// opening it. It keeps its namespace alive.
 #[derive(Debug)]
 pub struct NetFile {
     file: File,

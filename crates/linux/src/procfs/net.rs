@@ -5,10 +5,11 @@ use std::collections::BTreeMap;
 /// Counters by name, as the kernel spells them.
 pub type Counters = BTreeMap<String, u64>;
 
-/// Reads `snmp` and `netstat`: two lines a protocol, `Ip: names…` and `Ip: values…`, give `Ip.InReceives` and so on.
+/// Reads `snmp` and `netstat`: two lines a protocol, `Ip: names…` and `Ip: values…`, give `Ip.InReceives` and
+/// so on.
 ///
-/// What is no counter is left out (`Tcp.MaxConn` is −1). The protocols overlap: a datagram lost at a full receive
-/// buffer stands in `Udp.RcvbufErrors` and in `Udp.InErrors` (net/ipv4/udp.c, 6.18).
+/// What is no counter is left out (`Tcp.MaxConn` is −1). The protocols overlap: a datagram lost at a full
+/// receive buffer stands in `Udp.RcvbufErrors` and in `Udp.InErrors` (net/ipv4/udp.c, 6.18).
 pub fn paired_counters(text: &str) -> Counters {
     let mut counters = Counters::new();
     let mut lines = text.lines();
@@ -42,8 +43,8 @@ pub fn snmp6_counters(text: &str) -> Counters {
 
 /// One CPU's line of `softnet_stat` (net/core/net-procfs.c, `softnet_seq_show`, 6.18).
 ///
-/// It belongs to the host, not to a namespace: everything that this CPU received is in it. All counters are of 32
-/// bits and wrap; take differences with [`u32::wrapping_sub`].
+/// It belongs to the host, not to a namespace: everything that this CPU received is in it. All counters are
+/// of 32 bits and wrap; take differences with [`u32::wrapping_sub`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SoftnetCpu {
     /// The CPU; before Linux 5.10 the number of the line, which is another where CPUs are offline.
@@ -84,7 +85,8 @@ pub fn softnet_stat(text: &str) -> Vec<SoftnetCpu> {
         .collect()
 }
 
-/// A device's line of `dev`. The same counters, and more, come from [`crate::route::RouteSocket::link_stats`].
+/// A device's line of `dev`. The same counters, and more, come from
+/// [`crate::route::RouteSocket::link_stats`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeviceCounters {
     /// Name of the device.

@@ -4,8 +4,9 @@ use crate::SyscallError;
 
 /// What the calling thread used since it was started (getrusage(2), RUSAGE_THREAD).
 ///
-/// For use around every slice: one system call, no text. Times have the resolution that the kernel's accounting has: exact sums
-/// split between user and system by sampling, unless the kernel accounts at every switch.
+/// For use around every slice: one system call, no text. Times have the resolution that the kernel's
+/// accounting has: exact sums split between user and system by sampling, unless the kernel accounts at every
+/// switch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ThreadUsage {
     /// Time in the program, in ns.
@@ -26,8 +27,8 @@ pub struct ThreadUsage {
 pub fn thread_usage() -> ThreadUsage {
     // SAFETY: rusage is integers only, for which zero bytes are a value.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
-    // SAFETY: the kernel writes one rusage to `usage`, which outlives the call. RUSAGE_THREAD is always valid, so
-    // the call cannot fail.
+    // SAFETY: the kernel writes one rusage to `usage`, which outlives the call. RUSAGE_THREAD is always
+    // valid, so the call cannot fail.
     unsafe { libc::getrusage(libc::RUSAGE_THREAD, &raw mut usage) };
     let ns = |time: libc::timeval| time.tv_sec as u64 * 1_000_000_000 + time.tv_usec as u64 * 1_000;
     ThreadUsage {

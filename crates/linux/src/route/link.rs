@@ -76,8 +76,8 @@ pub struct Link {
     pub mtu: u32,
     /// Hardware address; `None` for a device that has none of six bytes.
     pub mac: Option<[u8; 6]>,
-    /// Kind of a software device ("veth", "bridge"); `None` for hardware and the loopback. The driver of a device
-    /// is what [`crate::ethtool::driver`] says.
+    /// Kind of a software device ("veth", "bridge"); `None` for hardware and the loopback. The driver of a
+    /// device is what [`crate::ethtool::EthtoolSocket::driver`] says.
     pub kind: Option<String>,
     /// Transmit queues that the device was made with.
     pub tx_queues: Option<u32>,

@@ -1,8 +1,8 @@
 //! Links, addresses, routes and neighbours over NETLINK_ROUTE: what `ip` and `bridge` do, as calls.
 //!
-//! Requests are typed messages (`netlink-packet-route`). Answers are read attribute by attribute here: a typed
-//! reader gives up on a whole message when one attribute is not as it expects, and then a device would be
-//! missing because of an attribute that nobody asked for.
+//! Requests are typed messages (`netlink-packet-route`). Answers are read attribute by attribute here: a
+//! typed reader gives up on a whole message when one attribute is not as it expects, and then a device would
+//! be missing because of an attribute that nobody asked for.
 
 mod link;
 pub(crate) mod netlink;
@@ -158,12 +158,13 @@ impl RouteSocket {
         self.set_flags(ifindex, LinkFlags::empty(), LinkFlags::Up, "set link down")
     }
 
-    /// Keeps a device out of multicast groups and address resolution (IFF_MULTICAST off, IFF_NOARP on), so that
-    /// IPv6 reports no membership of its own accord. Neighbours must then be given (`add_neighbour`). It works on what
-    /// comes after it: addresses, forwarding, switching on.
+    /// Keeps a device out of multicast groups and address resolution (IFF_MULTICAST off, IFF_NOARP on), so
+    /// that IPv6 reports no membership of its own accord. Neighbours must then be given (`add_neighbour`). It
+    /// works on what comes after it: addresses, forwarding, switching on.
     ///
-    /// The groups of solicited nodes and of routers are joined, and reported, otherwise (`addrconf_join_solict`,
-    /// `dev_forward_change`, net/ipv6/addrconf.c, 6.18), and no setting turns that off.
+    /// The groups of solicited nodes and of routers are joined, and reported, otherwise
+    /// (`addrconf_join_solict`, `dev_forward_change`, net/ipv6/addrconf.c, 6.18), and no setting turns that
+    /// off.
     ///
     /// # Errors
     /// ENODEV, EPERM.
@@ -226,8 +227,8 @@ impl RouteSocket {
         self.ask(message, NLM_F_ACK, call, &format!("ifindex {ifindex}"), |_, _| {})
     }
 
-    /// Gives a device an address and, by its prefix length, the route to its neighbours. An IPv6 address is usable at
-    /// once (no duplicate address detection, so no packet is sent for it).
+    /// Gives a device an address and, by its prefix length, the route to its neighbours. An IPv6 address is
+    /// usable at once (no duplicate address detection, so no packet is sent for it).
     ///
     /// # Errors
     /// EEXIST, EINVAL (prefix too long), EACCES or EPERM (IPv6 is off on the device).
@@ -250,8 +251,8 @@ impl RouteSocket {
         self.ask(message, NLM_F_ACK | NLM_F_CREATE | NLM_F_EXCL, "add address", &on, |_, _| {})
     }
 
-    /// Adds a route to the main table: `destination`/`prefix_bits`, to the next hop `via` where there is one, out of
-    /// device `oif`.
+    /// Adds a route to the main table: `destination`/`prefix_bits`, to the next hop `via` where there is one,
+    /// out of device `oif`.
     ///
     /// # Errors
     /// EEXIST, ENETUNREACH (next hop not reachable), ENETDOWN (device off).
@@ -340,8 +341,8 @@ impl RouteSocket {
     /// be run on these: the machine may be reached over them.
     ///
     /// # Errors
-    /// EINTR where routes changed meanwhile; EOPNOTSUPP where a default route goes through a next hop object whose
-    /// device the kernel does not tell here (`net.ipv4.nexthop_compat_mode` is 0).
+    /// EINTR where routes changed meanwhile; EOPNOTSUPP where a default route goes through a next hop object
+    /// whose device the kernel does not tell here (`net.ipv4.nexthop_compat_mode` is 0).
     pub fn default_route_ifindexes(&mut self) -> Result<Vec<u32>, SyscallError> {
         const CALL: &str = "read default routes";
         let mut found = Vec::new();
@@ -405,8 +406,8 @@ fn end_attributes(end: &VethEnd<'_>) -> Vec<LinkAttribute> {
     attributes
 }
 
-/// The devices of a route message (`struct rtmsg` and attributes) if it is a default route that forwards; empty
-/// if it is not; `None` if it is one and its device cannot be told.
+/// The devices of a route message (`struct rtmsg` and attributes) if it is a default route that forwards;
+/// empty if it is not; `None` if it is one and its device cannot be told.
 fn default_route_devices(payload: &[u8]) -> Option<Vec<u32>> {
     const HEADER_BYTES: usize = 12;
     const RTA_OIF: u16 = 4;

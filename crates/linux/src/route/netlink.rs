@@ -1,7 +1,8 @@
-//! The conversation with a netlink socket: one request, its answers, and the kernel's verdict in its own words.
+//! The conversation with a netlink socket: one request, its answers, and the kernel's verdict in its own
+//! words.
 //!
-//! Shared by [`super`] (NETLINK_ROUTE) and [`crate::nft`] (NETLINK_NETFILTER). The kernel works on a request within
-//! `sendmsg`, so an answer is there when the call returns, and nothing here ever waits for a peer.
+//! Shared by [`super`] (NETLINK_ROUTE) and [`crate::nft`] (NETLINK_NETFILTER). The kernel works on a request
+//! within `sendmsg`, so an answer is there when the call returns, and nothing here ever waits for a peer.
 //!
 //! Layouts: include/uapi/linux/netlink.h, 6.18. All fields are in the byte order of the machine.
 
@@ -119,8 +120,8 @@ impl Channel {
         }
     }
 
-    /// Sends a batch of messages that already carry their sequence numbers, and waits for nothing: answers to a
-    /// batch are all queued when `sendmsg` returns. Returns the sequence numbers that were acknowledged.
+    /// Sends a batch of messages that already carry their sequence numbers, and waits for nothing: answers to
+    /// a batch are all queued when `sendmsg` returns. Returns the sequence numbers that were acknowledged.
     pub(crate) fn send_batch(&mut self, batch: &[u8]) -> Result<Vec<u32>, Refusal> {
         self.make_room(batch.len());
         self.socket.send(batch, 0)?;
@@ -242,7 +243,8 @@ impl<'a> Iterator for Messages<'a> {
     }
 }
 
-/// The attributes (type, value) of a payload or of a nested attribute; ends at the first one that is not whole.
+/// The attributes (type, value) of a payload or of a nested attribute; ends at the first one that is not
+/// whole.
 pub(crate) fn attributes(bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     let mut rest = bytes;
     std::iter::from_fn(move || {

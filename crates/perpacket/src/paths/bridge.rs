@@ -20,7 +20,6 @@ impl Path for Bridge {
             name: "bridge",
             summary: "switched by a bridge to another port, counted behind it",
             ingresses: super::INTO_THE_STACK,
-            delivers: true,
             filtered: false,
             needs_bpf: false,
         }

@@ -140,8 +140,8 @@ pub(crate) struct SocketCount {
 }
 
 impl SocketCount {
-    /// Socket memory asked for: enough for 2,048 frames of a page each, with their bookkeeping.
-    const BUFFER_BYTES: usize = 2_048 * SocketCount::FRAME_BYTES;
+    /// Socket memory asked for: enough for 512 frames of a page each, with their bookkeeping.
+    const BUFFER_BYTES: usize = 512 * SocketCount::FRAME_BYTES;
     /// Socket memory that one small frame can take at most: a page, and the packet's own structures
     /// (`skb->truesize`; injected frames come in pages).
     const FRAME_BYTES: usize = 4_096 + 1_024;
@@ -157,10 +157,11 @@ impl SocketCount {
         Ok(Self { sockets, received: 0 })
     }
 
-    /// Packets that surely fit into one socket between two readings.
+    /// Packets between two readings: as many as surely fit into one socket, and no more than stay in the cache
+    /// meanwhile (512 pages; with 2,048 a packet cost twice as much).
     pub(crate) fn burst(&self) -> Option<u64> {
         let bytes = self.sockets.iter().map(UdpReceiver::receive_buffer_bytes).min()?;
-        Some((bytes / (2 * Self::FRAME_BYTES)).max(1) as u64)
+        Some((bytes / (2 * Self::FRAME_BYTES)).clamp(1, 512) as u64)
     }
 
     fn drain(&mut self) -> Result<()> {

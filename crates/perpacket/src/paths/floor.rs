@@ -19,7 +19,6 @@ impl Path for Floor {
             name: "floor",
             summary: "injected and dropped at once: the cost of injecting",
             ingresses: &[BackendKind::Inject],
-            delivers: false,
             filtered: false,
             needs_bpf: true,
         }

@@ -20,7 +20,6 @@ impl Path for Forward {
             name: "forward",
             summary: "routed to a next hop, counted there",
             ingresses: super::INTO_THE_STACK,
-            delivers: true,
             filtered: true,
             needs_bpf: false,
         }
@@ -50,7 +49,6 @@ impl Path for Forward6 {
             name: "forward6",
             summary: "routed to a next hop over IPv6, counted there",
             ingresses: super::INTO_THE_STACK,
-            delivers: true,
             filtered: true,
             needs_bpf: false,
         }

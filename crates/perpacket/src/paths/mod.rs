@@ -68,8 +68,6 @@ pub(crate) struct About {
     pub(crate) summary: &'static str,
     /// The ways in that are valid for it, best first.
     pub(crate) ingresses: &'static [BackendKind],
-    /// Whether a packet that does not arrive voids its slice.
-    pub(crate) delivers: bool,
     /// Whether its packets pass the packet filter, so that rules cost something.
     pub(crate) filtered: bool,
     /// Whether it needs BPF programs of its own, whatever the way in.

@@ -20,7 +20,6 @@ impl Path for RawDrop {
             name: "raw-drop",
             summary: "a packet-filter rule at prerouting, priority raw, drops",
             ingresses: super::INTO_THE_STACK,
-            delivers: false,
             filtered: true,
             needs_bpf: false,
         }

@@ -18,7 +18,6 @@ impl Path for TcDrop {
             name: "tc-drop",
             summary: "a program at the tc ingress hook drops",
             ingresses: super::INTO_THE_STACK,
-            delivers: false,
             filtered: false,
             needs_bpf: true,
         }

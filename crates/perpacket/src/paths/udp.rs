@@ -20,7 +20,6 @@ impl Path for Udp {
             name: "udp",
             summary: "delivered to a UDP socket and read from it by the same thread",
             ingresses: super::INTO_THE_STACK,
-            delivers: true,
             filtered: true,
             needs_bpf: false,
         }

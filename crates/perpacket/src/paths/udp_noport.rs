@@ -20,7 +20,6 @@ impl Path for UdpNoport {
             name: "udp-noport",
             summary: "to a closed UDP port, the ICMP answer counted at the sender",
             ingresses: super::INTO_THE_STACK,
-            delivers: true,
             filtered: true,
             needs_bpf: false,
         }

@@ -18,7 +18,6 @@ impl Path for XdpDrop {
             name: "xdp-drop",
             summary: "a native XDP program on the receiving veth drops",
             ingresses: super::INTO_THE_DRIVER,
-            delivers: false,
             filtered: false,
             needs_bpf: true,
         }

@@ -19,7 +19,6 @@ impl Path for XdpTx {
             name: "xdp-tx",
             summary: "a native XDP program sends back, counted where it came from",
             ingresses: super::INTO_THE_DRIVER,
-            delivers: true,
             filtered: false,
             needs_bpf: true,
         }

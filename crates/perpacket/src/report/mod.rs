@@ -35,15 +35,6 @@ impl Outcome {
             (Self::Good, Self::Good) => Self::Good,
         }
     }
-
-    /// As it is written in a record.
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::Good => "good",
-            Self::No => "no",
-            Self::Inconclusive => "inconclusive",
-        }
-    }
 }
 
 impl From<Outcome> for ExitCode {
@@ -78,10 +69,14 @@ pub(crate) fn write_stderr(text: &str) {
 
 /// Writes a value as JSON to a file, or to standard output for `-`.
 pub(crate) fn write_json(file: &Path, value: &impl Serialize) -> Result<()> {
+    write_text(file, &(serde_json::to_string(value)? + "\n"))
+}
+
+/// Writes text to a file, or to standard output for `-`.
+pub(crate) fn write_text(file: &Path, text: &str) -> Result<()> {
     if file.as_os_str() == "-" {
-        return write_stdout(&(serde_json::to_string(value)? + "\n"));
+        return write_stdout(text);
     }
     let mut out = File::create(file).with_context(|| format!("create {}", file.display()))?;
-    serde_json::to_writer(&mut out, value).with_context(|| format!("write {}", file.display()))?;
-    out.write_all(b"\n").and_then(|()| out.sync_all()).with_context(|| format!("write {}", file.display()))
+    out.write_all(text.as_bytes()).and_then(|()| out.sync_all()).with_context(|| format!("write {}", file.display()))
 }

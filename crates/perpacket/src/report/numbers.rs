@@ -18,11 +18,6 @@ pub(crate) fn percent(share: f64) -> String {
     format!("{:+.2} %", share * 100.0)
 }
 
-/// Seconds, to a tenth.
-pub(crate) fn seconds(value: f64) -> String {
-    format!("{value:.1} s")
-}
-
 /// Digits in groups of three.
 pub(crate) fn thousands(value: u64) -> String {
     let digits = value.to_string();
