@@ -148,7 +148,7 @@ check_dependencies() {
             perpacket) allowed='ebpf lab linux measure template traffic' ;;
             *) say "crates/$crate is not in the map: add it to ARCHITECTURE.md and ci.sh"; code=1; continue ;;
         esac
-        used=$(cargo tree --locked --package "$crate" --depth 1 --edges normal,build --prefix none | tail -n +2 | cut -d' ' -f1)
+        used=$(cargo tree --locked --package "$crate" --depth 1 --edges normal,build --prefix none | tail -n +2 | cut -d' ' -f1) || return 1
         for name in $used; do
             if [ -d "crates/$name" ] && ! grep -qw "$name" <<<"$allowed"; then
                 say "crate $crate depends on $name, which the map does not allow"
@@ -183,10 +183,11 @@ check_lengths() {
 }
 
 verb_test() {
-    local targets=() name
+    local targets=() name code=0
     while read -r name; do targets+=(--test "$name"); done < <(test_files '!' -name 'privileged_*')
-    cargo test --workspace --locked --no-fail-fast --lib --bins "${targets[@]}"
-    cargo test --workspace --locked --doc
+    cargo test --workspace --locked --no-fail-fast --lib --bins "${targets[@]}" || code=1
+    cargo test --workspace --locked --no-fail-fast --doc || code=1
+    [ $code = 0 ] || fail "tests"
 }
 
 verb_privileged() {

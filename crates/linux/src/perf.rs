@@ -132,6 +132,9 @@ impl Counters {
                 refused.push((event, error));
             }
         }
+        for group in &mut counters.groups {
+            refused.extend(group.enable());
+        }
         (counters, refused)
     }
 
@@ -186,6 +189,25 @@ impl Group {
         Ok(())
     }
 
+    /// Starts all members at once. A member that is added to a group already counting stays off until the thread is next
+    /// switched in (seen on 6.18), so the leader is made disabled, and enabled here. When that fails, which is not
+    /// expected, nothing is counted, and the reasons are returned.
+    fn enable(&mut self) -> Vec<(Event, SyscallError)> {
+        const PERF_EVENT_IOC_ENABLE: libc::Ioctl = libc::_IO(b'$' as u32, 0);
+        let Some(leader) = self.members.first() else { return Vec::new() };
+        // SAFETY: this request takes an integer and no memory.
+        let result = unsafe { libc::ioctl(leader.file.as_raw_fd(), PERF_EVENT_IOC_ENABLE, 0) };
+        if result == 0 {
+            return Vec::new();
+        }
+        let errno = io::Error::last_os_error().raw_os_error().unwrap_or(libc::EINVAL);
+        let refused = |member: Member| {
+            let error = io::Error::from_raw_os_error(errno);
+            (member.event, SyscallError::new("enable perf counter", member.event.name(), error))
+        };
+        self.members.drain(..).map(refused).collect()
+    }
+
     /// Layout with `PERF_FORMAT_GROUP` and both times: number of members, time enabled, time running, then a value
     /// for each member in the order in which they were added.
     fn read(&self, counts: &mut Counts) -> io::Result<()> {
@@ -227,16 +249,19 @@ struct EventAttr {
 fn open_event(event: Event, leader: Option<&File>, user_only: bool) -> io::Result<OwnedFd> {
     const TOTAL_TIMES: u64 = 1 | 1 << 1;
     const GROUP: u64 = 1 << 3;
+    const DISABLED: u64 = 1;
     const EXCLUDE_KERNEL: u64 = 1 << 5;
     const EXCLUDE_HYPERVISOR: u64 = 1 << 6;
     const CLOSE_ON_EXEC: libc::c_ulong = 1 << 3;
     let (kind, config) = event.source();
+    let start = if leader.is_none() { DISABLED } else { 0 };
+    let scope = if user_only { EXCLUDE_KERNEL | EXCLUDE_HYPERVISOR } else { 0 };
     let attr = EventAttr {
         kind,
         size: size_of::<EventAttr>() as u32,
         config,
         read_format: TOTAL_TIMES | GROUP,
-        flags: if user_only { EXCLUDE_KERNEL | EXCLUDE_HYPERVISOR } else { 0 },
+        flags: start | scope,
         ..EventAttr::default()
     };
     let group_fd = leader.map_or(-1, AsRawFd::as_raw_fd);

@@ -1,9 +1,9 @@
 //! The measuring loop of `ab`: adjacent slices of A and B, in random order within each pair.
 //!
 //! Two variants that are the same code share one lab, and differ by numbers in its control map. Variants that are
-//! code or labs of their own are all made anew after a few hundred pairs, in random order: where something
-//! lies in memory costs or saves as much as many a change (0.1 ns between two identical programs), so a new
-//! lab is a replicate of its own, and the interval covers the spread between them.
+//! programs or labs of their own are made anew after a few hundred pairs, in random order: where something
+//! lies in memory costs or saves as much as many a change (0.1 ns between two identical programs, 1 to 2 ns between
+//! two identical labs), so each block is a replicate of its own, and the interval covers the spread between them.
 
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -44,12 +44,35 @@ pub(crate) struct Pairs<'a> {
     cells: [Cell; 2],
     /// Index of variant A in the record; B is the next.
     first_variant: usize,
-    kept_apart: bool,
+    makeup: Makeup,
     deadline: Deadline,
     pairs: Vec<Pair>,
     calibrations: [Vec<MarginalSample>; 2],
     void_pairs: u64,
     ledgers: [Option<Ledger>; 2],
+}
+
+/// What A and B have in common, and what a new block makes anew.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Makeup {
+    /// Lab and program: they differ by numbers. Nothing is made anew.
+    Shared,
+    /// The lab. Each has a sending program of its own, loaded anew.
+    Reloaded,
+    /// Nothing. Labs and programs are made anew.
+    Rebuilt,
+}
+
+impl Makeup {
+    fn of(compare: &Compare, [a, b]: &[Cell; 2]) -> Self {
+        let kind = a.setting.backend;
+        let tunable = kind == b.setting.backend && kind.is_some_and(|kind| Rig::tunable(kind, compare.vary));
+        match compare.reload_pairs {
+            None if tunable => Self::Shared,
+            Some(_) if tunable && compare.vary != Factor::Command && kind.is_some_and(Rig::has_program) => Self::Reloaded,
+            _ => Self::Rebuilt,
+        }
+    }
 }
 
 /// Two adjacent slices.
@@ -75,14 +98,12 @@ pub(crate) struct Answer {
 impl<'a> Pairs<'a> {
     /// A comparison about to begin; its time starts now.
     pub(crate) fn new(scenario: &'a Scenario, compare: &'a Compare, cells: [Cell; 2], first_variant: usize) -> Self {
-        let kinds = [&cells[0], &cells[1]].map(|cell| cell.setting.backend);
-        let tunable = kinds[0].is_some_and(|kind| Rig::tunable(kind, compare.vary)) && kinds[0] == kinds[1];
         Self {
             scenario,
             compare,
+            makeup: Makeup::of(compare, &cells),
             cells,
             first_variant,
-            kept_apart: compare.reload_pairs.is_some() || !tunable,
             deadline: Deadline::after(Duration::from_secs_f64(scenario.measurement.time_s)),
             pairs: Vec::new(),
             calibrations: [Vec::new(), Vec::new()],
@@ -98,13 +119,21 @@ impl<'a> Pairs<'a> {
         let mut looks: Option<Looks> = None;
         let mut look = None;
         let mut planned_from = None;
+        let mut shapes = [Shape { calls: 1, per_call: 1 }; 2];
         for block in 0.. {
-            if block > 0 && self.kept_apart {
-                self.close(&mut stage)?;
-                drop(stage);
-                stage = self.stage(session)?;
+            match self.makeup {
+                Makeup::Shared => {}
+                Makeup::Reloaded => stage.reload(session.order.pair_order())?,
+                Makeup::Rebuilt if block == 0 => {}
+                Makeup::Rebuilt => {
+                    self.close(&mut stage)?;
+                    drop(stage);
+                    stage = self.stage(session)?;
+                }
             }
-            let shapes = stage.shapes(self.scenario)?;
+            if block == 0 || self.makeup != Makeup::Shared {
+                shapes = stage.shapes(self.scenario)?;
+            }
             self.calibrate(block, &mut stage, shapes, session)?;
             let start = *planned_from.get_or_insert_with(|| self.deadline.elapsed());
             self.block(block, &mut stage, shapes, session)?;
@@ -162,7 +191,7 @@ impl<'a> Pairs<'a> {
         let clock = self.scenario.measurement.clock;
         let burdened = self.compare.vary == Factor::Spin || self.scenario.setting.spin > 0;
         let build = |cell: &Cell| Rig::build(cell, clock, burdened);
-        if !self.kept_apart {
+        if self.makeup != Makeup::Rebuilt {
             let commands = [self.compare.a.clone(), self.compare.b.clone()];
             let commands = (self.compare.vary == Factor::Command).then_some(commands);
             let rig = build(&self.cells[0])?;
@@ -182,10 +211,10 @@ impl<'a> Pairs<'a> {
 
     /// The fixed cost of a call: adjacent long and short slices, A and B in turn.
     fn calibrate(&mut self, block: u32, stage: &mut Stage, shapes: [Shape; 2], session: &mut Session<'_>) -> Result<()> {
-        if self.scenario.measurement.clock == Clock::Machine || (block > 0 && !self.kept_apart) {
+        if self.scenario.measurement.clock == Clock::Machine || (block > 0 && self.makeup == Makeup::Shared) {
             return Ok(());
         }
-        let rounds = if self.kept_apart { 1 } else { 4 };
+        let rounds = if self.makeup == Makeup::Shared { 4 } else { 1 };
         for round in 0..rounds {
             for arm in 0..stage.arms() {
                 stage.slice(arm, shapes[arm])?; // thrown away: warms this lab up
@@ -218,11 +247,12 @@ impl<'a> Pairs<'a> {
             if full || session.stop.asked() || self.deadline.passed() {
                 break;
             }
+            let number = (self.pairs.len() as u64 + self.void_pairs) as u32;
             let b_first = session.order.pair_order();
             let mut timed: [Option<Timed>; 2] = [None, None];
             for arm in if b_first { [1, 0] } else { [0, 1] } {
                 let (slice, counted) = counted_slice(stage, arm, shapes[arm], session)?;
-                let place = (block, self.pairs.len() as u32, self.first_variant + arm);
+                let place = (block, number, self.first_variant + arm);
                 slices.push((row(place, &slice), counted));
                 timed[arm] = Some(slice);
             }
@@ -230,7 +260,8 @@ impl<'a> Pairs<'a> {
             if a.void.is_some() || b.void.is_some() {
                 self.void_pairs += 1;
             } else {
-                self.pairs.push(Pair { block: if self.kept_apart { block } else { 0 }, works: [a.work(), b.work()] });
+                let block = if self.makeup == Makeup::Shared { 0 } else { block };
+                self.pairs.push(Pair { block, works: [a.work(), b.work()] });
             }
         }
         // Read once a block: a tick is 10 ms, longer than a slice. It stands at the last slice.
@@ -363,6 +394,12 @@ impl Stage {
         Ok(shapes)
     }
 
+    /// A sending program of its own for each variant, loaded in random order.
+    fn reload(&mut self, b_first: bool) -> Result<()> {
+        self.last = None;
+        self.rigs[0].reload(&self.cells, b_first)
+    }
+
     /// A slice of one variant, after what makes the lab that variant.
     fn slice(&mut self, arm: usize, shape: Shape) -> Result<Timed> {
         let changed = self.last.replace(arm) != Some(arm);
@@ -373,6 +410,7 @@ impl Stage {
                 run_inside(rig, &commands[arm])?;
                 rig.slice(shape)?; // thrown away: the command has used the caches
             } else {
+                rig.select(arm);
                 rig.tune(&self.cells[arm].setting);
             }
         }

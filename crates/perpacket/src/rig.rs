@@ -71,8 +71,13 @@ impl Timed {
 /// A lab with packets going through it.
 pub(crate) struct Rig {
     pub(crate) cell: Cell,
-    backend: Box<dyn Backend>,
-    control: Option<MappedArray>,
+    /// One, or one for each of two variants.
+    senders: Vec<Sender>,
+    /// The one that sends now.
+    active: usize,
+    /// Frames that senders produced which are gone.
+    produced_before: u64,
+    burdened: bool,
     ending: Ending,
     clock: Clock,
     home: &'static str,
@@ -90,28 +95,53 @@ impl Rig {
         let what = || format!("build the lab for {} at {} bytes", cell.path, cell.frame_bytes);
         let lab = Lab::build(&paths::lay(cell)?).with_context(what)?;
         let ending = path.open(&lab, cell).with_context(what)?;
-        let kind = cell.setting.backend.context("the backend is not resolved")?;
-        let (backend, control) = open_backend(&lab, cell, kind, burdened).with_context(what)?;
+        let sender = Sender::open(&lab, cell, burdened).with_context(what)?;
         let counters = [GEN, SYS, FAR].map(|role| open_counters(&lab, role)).into_iter().collect::<Result<_>>()?;
-        let home = if kind == BackendKind::Inject { SYS } else { GEN };
-        let mut rig = Self { cell: cell.clone(), backend, control, ending, clock, home, counters, sent: 0, lab };
-        rig.tune(&cell.setting);
-        Ok(rig)
+        Ok(Self {
+            cell: cell.clone(),
+            home: if sender.backend.kind() == BackendKind::Inject { SYS } else { GEN },
+            senders: vec![sender],
+            active: 0,
+            produced_before: 0,
+            burdened,
+            ending,
+            clock,
+            counters,
+            sent: 0,
+            lab,
+        })
     }
 
     /// Takes over those numbers of a setting that need no other code: flows and added work.
     pub(crate) fn tune(&mut self, setting: &Setting) {
-        if let Some(control) = &self.control {
-            control.store(Control::Flows as usize, u64::from(setting.flows));
-            control.store(Control::NextFlow as usize, 0);
-            control.store(Control::Spin as usize, u64::from(setting.spin));
-        }
+        self.senders[self.active].tune(setting);
+    }
+
+    /// Loads the sending program anew for each of two variants, in the order given, and lets the old ones go. The lab
+    /// stays: what differs afterwards is where the programs lie in memory.
+    pub(crate) fn reload(&mut self, cells: &[Cell; 2], b_first: bool) -> Result<()> {
+        self.produced_before += self.senders.iter().map(Sender::produced).sum::<u64>();
+        self.senders.clear();
+        let open = |cell: &Cell| Sender::open(&self.lab, cell, self.burdened);
+        let (first, second) = (open(&cells[usize::from(b_first)])?, open(&cells[usize::from(!b_first)])?);
+        self.senders = if b_first { vec![second, first] } else { vec![first, second] };
+        self.active = 0;
+        Ok(())
+    }
+
+    /// Lets the sender of a variant send from now on, after [`reload`](Self::reload).
+    pub(crate) fn select(&mut self, arm: usize) {
+        self.active = arm.min(self.senders.len() - 1);
+    }
+
+    /// Whether this way in is a program of ours, with control words.
+    pub(crate) fn has_program(kind: BackendKind) -> bool {
+        matches!(kind, BackendKind::Inject | BackendKind::XdpLive)
     }
 
     /// Whether [`tune`](Self::tune) reaches this factor.
     pub(crate) fn tunable(kind: BackendKind, factor: Factor) -> bool {
-        let injected = matches!(kind, BackendKind::Inject | BackendKind::XdpLive);
-        factor.in_place() && (injected || matches!(factor, Factor::Nothing | Factor::Command))
+        factor.in_place() && (Self::has_program(kind) || matches!(factor, Factor::Nothing | Factor::Command))
     }
 
     /// Cuts a slice of about `packets` packets into calls that this lab can take.
@@ -141,7 +171,7 @@ impl Rig {
         let cpu = now(self.clock)?;
         let mut sent = 0;
         for _ in 0..shape.calls {
-            sent += confirmed(self.backend.send(shape.per_call)?);
+            sent += confirmed(self.senders[self.active].backend.send(shape.per_call)?);
             if let Some(terminal) = &mut self.ending.terminal {
                 terminal.consume(shape.per_call)?;
             }
@@ -149,7 +179,7 @@ impl Rig {
                 self.wait_for(arrived_before + sent)?;
             }
         }
-        sent += confirmed(self.backend.flush()?);
+        sent += confirmed(self.senders[self.active].backend.flush()?);
         let cpu_ns = now(self.clock)?.saturating_sub(cpu);
         let wall_ns = clock::monotonic_ns() - wall;
         self.sent += sent;
@@ -166,7 +196,7 @@ impl Rig {
     /// Where every packet of this rig ended.
     pub(crate) fn ledger(&mut self) -> Result<Ledger> {
         let about = self.cell.path.about();
-        let sent = Count { packets: self.sent, seen_by: seen_by(self.backend.kind()).into() };
+        let sent = Count { packets: self.sent, seen_by: seen_by(self.senders[0].backend.kind()).into() };
         let mut book = Ledger::new(about.name, Some(self.cell.frame_bytes), sent);
         let packets = self.arrived()?;
         let seen_by = self.ending.terminal.as_ref().map_or("injecting program", |terminal| terminal.name()).into();
@@ -185,10 +215,9 @@ impl Rig {
 
     /// Packets seen at the end of the path since the lab was made.
     fn arrived(&mut self) -> Result<u64> {
-        match (&mut self.ending.terminal, &self.control) {
-            (Some(terminal), _) => terminal.count(),
-            (None, Some(control)) => Ok(control.load(Control::Frames as usize)),
-            (None, None) => bail!("the path has no end"),
+        match &mut self.ending.terminal {
+            Some(terminal) => terminal.count(),
+            None => Ok(self.produced_before + self.senders.iter().map(Sender::produced).sum::<u64>()),
         }
     }
 
@@ -219,7 +248,36 @@ fn open_counters(lab: &Lab, role: &'static str) -> Result<(&'static str, Reader,
     Ok((role, reader, now))
 }
 
-/// Opens the way in, in the namespace that it sends from.
+/// A way in, with the control words of its program where it is one.
+struct Sender {
+    backend: Box<dyn Backend>,
+    control: Option<MappedArray>,
+}
+
+impl Sender {
+    /// Opens the way in of a resolved cell, in the namespace that it sends from.
+    fn open(lab: &Lab, cell: &Cell, burdened: bool) -> Result<Self> {
+        let kind = cell.setting.backend.context("the backend is not resolved")?;
+        let (backend, control) = open_backend(lab, cell, kind, burdened)?;
+        let mut sender = Self { backend, control };
+        sender.tune(&cell.setting);
+        Ok(sender)
+    }
+
+    fn tune(&mut self, setting: &Setting) {
+        if let Some(control) = &self.control {
+            control.store(Control::Flows as usize, u64::from(setting.flows));
+            control.store(Control::NextFlow as usize, 0);
+            control.store(Control::Spin as usize, u64::from(setting.spin));
+        }
+    }
+
+    /// Frames that its program produced; 0 where there is none.
+    fn produced(&self) -> u64 {
+        self.control.as_ref().map_or(0, |control| control.load(Control::Frames as usize))
+    }
+}
+
 fn open_backend(
     lab: &Lab,
     cell: &Cell,

@@ -18,6 +18,6 @@ mod test_run;
 
 pub use link::{Link, XdpMode};
 pub use map::{Map, MappedArray};
-pub use objects::{ObjectCounts, count_objects};
+pub use objects::{ObjectCounts, ObjectIds, count_objects, object_ids};
 pub use program::{AttachType, Program, ProgramKind, ProgramSpec};
 pub use test_run::{LIVE_BATCH_MAX, LIVE_FRAME_BYTES_MAX, LiveEnd, LiveRun, PlainRun, XdpAction};

@@ -1,0 +1,258 @@
+//! Does `perpacket ab` find what is there, and nothing else?
+//!
+//! Many comparisons beside an artificial load, in random order: of the same with the same (A/A), and of two variants whose difference
+//! is known, because it was measured in long runs of its own. Counted is how often A/A is called different, how often the known
+//! difference is found, and how often the interval covers it. What two common methods say on the very same
+//! slices stands beside it: run A then run B, and benchstat-style blocks.
+//!
+//! It takes about an hour and prints its table as Markdown.
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
+use std::fmt::Write as _;
+use std::fs::File;
+use std::io::{BufReader, Write};
+use std::path::PathBuf;
+use std::process::{Command, ExitCode, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use clap::Parser;
+use measure::foil;
+use measure::order::{Order, Seed};
+use measure::paired::PairSample;
+use measure::quantile::{Interval, median};
+use measure::record::{self, Record};
+use measure::verdict::Verdict;
+
+/// Many comparisons with known answers, beside an artificial load
+#[derive(Debug, Parser)]
+#[command(name = "bench/honesty", version)]
+struct Args {
+    /// The binary under test
+    #[arg(long, default_value = "target/release/perpacket")]
+    perpacket: PathBuf,
+    /// Comparisons of the same with the same, on raw-drop
+    #[arg(long, default_value_t = 120)]
+    same: u32,
+    /// Comparisons with each of the two known costs, on raw-drop
+    #[arg(long, default_value_t = 60)]
+    known: u32,
+    /// Comparisons of each kind on xdp-drop, with programs reloaded
+    #[arg(long, default_value_t = 12)]
+    reloaded: u32,
+    /// Seconds of one comparison
+    #[arg(long, default_value_t = 10)]
+    seconds: u32,
+    /// Seconds of one calibration of a known cost; each is done twice
+    #[arg(long, default_value_t = 90)]
+    calibration: u32,
+    /// Added work for the smaller and the larger known cost, in dependent multiplications
+    #[arg(long, value_delimiter = ',', default_values_t = [1, 2])]
+    spin: Vec<u32>,
+    /// Seed of the order
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+}
+
+/// One kind of comparison.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Kind {
+    path: &'static str,
+    spin: u32,
+    reload: bool,
+}
+
+impl Kind {
+    fn arguments(self, seconds: u32) -> Vec<String> {
+        let mut words = vec!["ab".into(), self.path.into(), format!("--time={seconds}s"), "--fixed".into()];
+        words.push(format!("--vary=spin=0,{}", self.spin));
+        if self.spin == 0 {
+            words.pop(); // nothing varies: A/A
+        }
+        if self.reload {
+            words.push("--reload=250".into());
+        }
+        words
+    }
+}
+
+/// What one comparison said.
+struct Said {
+    kind: Kind,
+    verdict: Verdict,
+    difference_ns: f64,
+    interval: Interval,
+    relative_half_width: f64,
+    run_a_then_b: bool,
+    benchstat: bool,
+}
+
+fn main() -> ExitCode {
+    match run(&Args::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            drop(writeln!(std::io::stderr(), "bench/honesty: {error:#}"));
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn run(args: &Args) -> Result<()> {
+    let start = Instant::now();
+    let over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let cpus = thread::available_parallelism().map_or(1, usize::from);
+        for number in 0..cpus {
+            let over = &over;
+            scope.spawn(move || load(over, number as u64));
+        }
+        let done = measure_all(args);
+        over.store(true, Ordering::Relaxed);
+        let table = done?;
+        let text = format!("{table}\n{:.0} minutes in all.\n", start.elapsed().as_secs_f64() / 60.0);
+        std::io::stdout().write_all(text.as_bytes()).context("print the table")
+    })
+}
+
+fn measure_all(args: &Args) -> Result<String> {
+    let mut order = Seed(args.seed).order();
+    let raw = |spin| Kind { path: "raw-drop", spin, reload: false };
+    let xdp = |spin| Kind { path: "xdp-drop", spin, reload: true };
+    let mut kinds = vec![(raw(0), args.same), (xdp(0), args.reloaded)];
+    for &spin in &args.spin {
+        kinds.extend([(raw(spin), args.known), (xdp(spin), args.reloaded)]);
+    }
+
+    // Half of each calibration before, half after the comparisons: a drift would show as a difference of the two.
+    let known_kinds: Vec<Kind> = kinds.iter().map(|(kind, _)| *kind).filter(|kind| kind.spin > 0).collect();
+    let first = calibrate(args, &known_kinds)?;
+    let said = compare_all(args, &kinds, &mut order)?;
+    let second = calibrate(args, &known_kinds)?;
+
+    let mut table = String::new();
+    writeln!(table, "| known cost | first, ns | second, ns | mean, ns |\n|---|---|---|---|")?;
+    let mut known = Vec::new();
+    for (kind, (first, second)) in known_kinds.iter().zip(first.iter().zip(&second)) {
+        let mean = (first.difference_ns + second.difference_ns) / 2.0;
+        let one = |said: &Said| format!("{:.2} [{:.2}, {:.2}]", said.difference_ns, said.interval.low, said.interval.high);
+        writeln!(table, "| {} spin {} | {} | {} | {mean:.2} |", kind.path, kind.spin, one(first), one(second))?;
+        known.push((*kind, mean));
+    }
+    writeln!(
+        table,
+        "\n| comparison | runs | called different | interval covers | half width, median | difference, median | \
+         run A then B: different | benchstat blocks: different |\n|---|---|---|---|---|---|---|---|"
+    )?;
+    for (kind, _) in &kinds {
+        let cost = known.iter().find(|(known, _)| known == kind).map_or(0.0, |(_, cost)| *cost);
+        writeln!(table, "{}", row(*kind, cost, &said))?;
+    }
+    Ok(table)
+}
+
+/// The long runs that say how much a known cost is.
+fn calibrate(args: &Args, kinds: &[Kind]) -> Result<Vec<Said>> {
+    kinds.iter().map(|kind| compare_once(args, *kind, args.calibration)).collect()
+}
+
+/// All comparisons, in random order.
+fn compare_all(args: &Args, kinds: &[(Kind, u32)], order: &mut Order) -> Result<Vec<Said>> {
+    let mut list: Vec<Kind> = kinds.iter().flat_map(|(kind, times)| vec![*kind; *times as usize]).collect();
+    order.shuffle(&mut list);
+    let mut said = Vec::new();
+    for (done, kind) in list.iter().enumerate() {
+        let one = compare_once(args, *kind, args.seconds)?;
+        let line = format!(
+            "{}/{} {} spin {}: {:+.2} [{:+.2}, {:+.2}] ns, ±{:.3} %, {:?}\n",
+            done + 1, list.len(), kind.path, kind.spin, one.difference_ns, one.interval.low, one.interval.high,
+            one.relative_half_width * 100.0, one.verdict
+        );
+        drop(std::io::stderr().write_all(line.as_bytes()));
+        said.push(one);
+    }
+    Ok(said)
+}
+
+/// One comparison by the program under test, and what the other methods say on its slices.
+fn compare_once(args: &Args, kind: Kind, seconds: u32) -> Result<Said> {
+    let file = std::env::temp_dir().join(format!("perpacket-honesty-{}.json", std::process::id()));
+    let done = Command::new(&args.perpacket)
+        .args(kind.arguments(seconds))
+        .args(["--no-save", "--quiet", "--json"])
+        .arg(&file)
+        .stdout(Stdio::null())
+        .status()
+        .with_context(|| format!("run {}; build it with cargo build --release", args.perpacket.display()))?;
+    ensure!(matches!(done.code(), Some(0 | 3)), "the comparison ended with {done}");
+    let record = record::read(BufReader::new(File::open(&file)?))?;
+    std::fs::remove_file(&file)?;
+    let summary = record.summary.as_ref().context("the record has no summary")?;
+    let row = summary.comparisons.first().context("the record has no comparison: too few pairs for an interval")?;
+    let pairs = pairs(&record);
+    let ordered = |(a, b): (Vec<f64>, Vec<f64>)| foil::run_a_then_b(&a, &b).is_some_and(|row| row.delta.is_some());
+    let blocks = |(a, b): (Vec<f64>, Vec<f64>)| foil::benchstat(&a, &b).is_some_and(|row| row.delta.is_some());
+    Ok(Said {
+        kind,
+        verdict: row.verdict,
+        difference_ns: row.comparison.difference_ns,
+        interval: row.comparison.difference_interval,
+        relative_half_width: row.comparison.ratio_interval.half_width(),
+        run_a_then_b: ordered(foil::as_run_a_then_b(&pairs)),
+        benchstat: blocks(foil::as_benchstat(&pairs, 10)),
+    })
+}
+
+/// The slices of a record as pairs, in ns per packet with the fixed cost in: the other methods know no better.
+fn pairs(record: &Record) -> Vec<PairSample> {
+    let slices: Vec<_> = record.slices.iter().collect();
+    let cost = |slice: &measure::slice::Slice| slice.cpu_ns as f64 / slice.packets as f64;
+    let pair = |two: &[measure::slice::Slice]| {
+        let [first, second] = two else { return None };
+        let (a, b) = if first.variant < second.variant { (first, second) } else { (second, first) };
+        (a.pair == b.pair && a.variant != b.variant && a.void.is_none() && b.void.is_none())
+            .then(|| PairSample { block: a.block, a_ns: cost(a), b_ns: cost(b) })
+    };
+    slices.chunks_exact(2).filter_map(pair).collect()
+}
+
+fn row(kind: Kind, cost: f64, all: &[Said]) -> String {
+    let said: Vec<&Said> = all.iter().filter(|said| said.kind == kind).collect();
+    let count = |test: &dyn Fn(&Said) -> bool| said.iter().filter(|said| test(said)).count();
+    let middle = |value: &dyn Fn(&Said) -> f64| {
+        let mut values: Vec<f64> = said.iter().map(|said| value(said)).collect();
+        median(&mut values).unwrap_or(f64::NAN)
+    };
+    format!(
+        "| {}, {} | {} | {} | {} | {:.3} % | {:+.2} ns | {} | {} |",
+        kind.path,
+        if kind.spin == 0 { "the same (A/A)".into() } else { format!("+{cost:.2} ns known") },
+        said.len(),
+        count(&|said| matches!(said.verdict, Verdict::Faster | Verdict::Slower)),
+        count(&|said| said.interval.contains(cost)),
+        middle(&|said| said.relative_half_width) * 100.0,
+        middle(&|said| said.difference_ns),
+        count(&|said| said.run_a_then_b),
+        count(&|said| said.benchstat),
+    )
+}
+
+/// Other work on one CPU: busy about a third of the time, in bursts of 1 to 20 ms, half of them in memory.
+fn load(over: &AtomicBool, seed: u64) {
+    let mut order = Seed(seed).order();
+    let mut memory = vec![0u64; 1 << 19]; // 4 MiB
+    while !over.load(Ordering::Relaxed) {
+        let end = Instant::now() + Duration::from_micros(1_000 + order.below(19_000));
+        let in_memory = order.pair_order();
+        let mut sum = 0u64;
+        while Instant::now() < end {
+            for _ in 0..1_000 {
+                let at = if in_memory { order.below(memory.len() as u64) as usize } else { 0 };
+                sum = sum.wrapping_mul(3).wrapping_add(memory[at]);
+                memory[at] = sum;
+            }
+        }
+        thread::sleep(Duration::from_micros(2_000 + order.below(38_000)));
+    }
+}
