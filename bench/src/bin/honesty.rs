@@ -48,13 +48,16 @@ struct Args {
     /// Seconds of one calibration of a known cost; each is done twice
     #[arg(long, default_value_t = 90)]
     calibration: u32,
-    /// Added work for the smaller and the larger known cost, in dependent multiplications
-    #[arg(long, value_delimiter = ',', default_values_t = [1, 2])]
+    /// Steps of added work for the known costs [default: those that cost nearest to 1 and to 2 ns, found first]
+    #[arg(long, value_delimiter = ',')]
     spin: Vec<u32>,
     /// Seed of the order
     #[arg(long, default_value_t = 1)]
     seed: u64,
 }
+
+/// Numbers of steps that are tried.
+const SPIN_MOST: u32 = 5;
 
 /// One kind of comparison.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -118,10 +121,11 @@ fn run(args: &Args) -> Result<()> {
 
 fn measure_all(args: &Args) -> Result<String> {
     let mut order = Seed(args.seed).order();
+    let spins = if args.spin.is_empty() { screen(args)? } else { args.spin.clone() };
     let raw = |spin| Kind { path: "raw-drop", spin, reload: false };
     let xdp = |spin| Kind { path: "xdp-drop", spin, reload: true };
     let mut kinds = vec![(raw(0), args.same), (xdp(0), args.reloaded)];
-    for &spin in &args.spin {
+    for &spin in &spins {
         kinds.extend([(raw(spin), args.known), (xdp(spin), args.reloaded)]);
     }
 
@@ -150,6 +154,23 @@ fn measure_all(args: &Args) -> Result<String> {
         writeln!(table, "{}", row(*kind, cost, &said))?;
     }
     Ok(table)
+}
+
+/// The numbers of steps that cost nearest to 1 ns and to 2 ns here and now.
+fn screen(args: &Args) -> Result<Vec<u32>> {
+    let mut costs = Vec::new();
+    for spin in 1..=SPIN_MOST {
+        let said = compare_once(args, Kind { path: "raw-drop", spin, reload: false }, args.calibration / 2)?;
+        drop(writeln!(std::io::stderr(), "{spin} steps: {:.2} ns", said.difference_ns));
+        costs.push((spin, said.difference_ns));
+    }
+    let nearest = |wanted: f64| {
+        let distance = |(_, ns): &&(u32, f64)| (ns - wanted).abs();
+        costs.iter().min_by(|a, b| distance(a).total_cmp(&distance(b))).map(|(spin, _)| *spin)
+    };
+    let mut spins: Vec<u32> = [1.0, 2.0].into_iter().filter_map(nearest).collect();
+    spins.dedup();
+    Ok(spins)
 }
 
 /// The long runs that say how much a known cost is.

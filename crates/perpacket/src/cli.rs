@@ -149,7 +149,7 @@ pub(crate) struct SettingArgs {
     /// Receive packet steering: CPU mask of the receiving device, in hexadecimal
     #[arg(long, value_name = "MASK", default_value = "0")]
     pub(crate) rps: String,
-    /// Added work for each frame in the injecting program, in dependent multiplications
+    /// Added work for each frame in the injecting program, in steps of about 1 ns
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub(crate) spin: u32,
 }

@@ -11,6 +11,7 @@ use linux::btf::Btf;
 use measure::ledger::Ledger;
 
 use crate::paths::{FAR, GEN, SYS};
+use crate::report;
 use crate::rig::Rig;
 use crate::scenario::{Cell, Clock};
 
@@ -37,7 +38,7 @@ pub(crate) fn explain(cell: &Cell, book: &mut Ledger) -> Result<()> {
                 book.notes.push(format!("diagnosis: of {PACKETS} more packets, {packets} were dropped for {reason}"));
             }
         }
-        Err(error) => book.notes.push(format!("diagnosis: the kernel's drop reasons cannot be read: {error:#}")),
+        Err(error) => book.notes.push(format!("diagnosis: the kernel's drop reasons cannot be read: {}", report::chain(&error))),
     }
     Ok(())
 }

@@ -8,6 +8,15 @@ pub(crate) fn warnings(environment: &Environment) -> Vec<Warning> {
     checks.iter().filter_map(|check| check(environment)).collect()
 }
 
+/// What a measurement is without injection, and what it would be with. `lacking` is why there is none.
+pub(crate) fn without_injection(lacking: &str) -> Option<Warning> {
+    warning(
+        "frames are sent through a device, and what that costs is in every figure",
+        format!("no injection: {lacking}"),
+        "root adds inject and the floor, which take the sender's cost out, and xdp-drop, xdp-tx and tc-drop",
+    )
+}
+
 /// What is worth knowing, but no reason to warn before every run.
 pub(crate) fn remarks(environment: &Environment) -> Vec<Warning> {
     let checks = [virtualisation, container, smt, mitigations];

@@ -1,12 +1,12 @@
 //! What this host can do, and which of it a cell takes: the best way in that is there, or the reason why there is
 //! none.
 
-use anyhow::{Result, bail, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use measure::record::CapabilityProbe;
 use traffic::{Ability, BackendKind};
 
 use crate::paths::PathName;
-use crate::scenario::{Cell, Clock};
+use crate::scenario::{Cell, Clock, Factor};
 
 /// The largest frame that fits the lab's devices: an MTU of 1,500, the Ethernet header and the FCS.
 const FRAME_BYTES_MAX: u32 = 1_518;
@@ -49,7 +49,7 @@ impl Abilities {
         if about.needs_bpf
             && let Some(lacking) = self.lacking(BackendKind::Inject)
         {
-            bail!("{} needs BPF programs, and this process cannot load them: {lacking}", cell.path);
+            bail!("{} needs BPF programs: {lacking}", cell.path);
         }
         let wanted = match cell.setting.backend {
             Some(kind) => self.check_backend(cell, kind)?,
@@ -60,6 +60,31 @@ impl Abilities {
         check_setting(&resolved, wanted, clock)?;
         cell.path.path().frame(&resolved).check()?;
         Ok(resolved)
+    }
+
+    /// Both variants of a comparison, resolved, with one way in unless that is the factor: what A cannot take must not
+    /// become a second difference between them.
+    ///
+    /// # Errors
+    /// As [`resolve`](Self::resolve).
+    pub(crate) fn resolve_pair(&self, cells: [Cell; 2], clock: Clock, vary: Factor) -> Result<[Cell; 2]> {
+        let [a, b] = &cells;
+        let in_its_own_ring = |kind| matches!(kind, BackendKind::TxRing | BackendKind::AfXdp);
+        let resolved = [self.resolve(a, clock)?, self.resolve(b, clock)?];
+        let kinds = [0, 1].map(|arm: usize| resolved[arm].setting.backend);
+        if let (Factor::Batch, Some(kind)) = (vary, kinds.into_iter().flatten().find(|&kind| in_its_own_ring(kind))) {
+            bail!("batch with {kind}: it hands frames over as its ring has room; use --backend inject, xdp-live or mmsg");
+        }
+        if vary == Factor::Backend || kinds[0] == kinds[1] {
+            return Ok(resolved);
+        }
+        let with = |cell: &Cell, kind| {
+            let mut cell = cell.clone();
+            cell.setting.backend = kind;
+            self.resolve(&cell, clock)
+        };
+        let common = kinds.into_iter().find_map(|kind| Some([with(a, kind).ok()?, with(b, kind).ok()?]));
+        common.with_context(|| format!("no way into {} takes both variants: name one with --backend", a.path))
     }
 
     fn check_backend(&self, cell: &Cell, kind: BackendKind) -> Result<BackendKind> {
@@ -79,19 +104,23 @@ impl Abilities {
     /// The first of the path's ways in that the host has and that the cell's setting does not rule out.
     fn best(&self, cell: &Cell) -> Result<BackendKind> {
         let ingresses = cell.path.about().ingresses;
-        let suits = |kind: &BackendKind| match kind {
-            // Both need more than the common lab has, or bypass what is asked for.
-            BackendKind::Inject => !cell.setting.gro,
-            BackendKind::XdpLive => true,
-            _ => cell.setting.spin == 0,
-        };
-        let available = |kind: &BackendKind| self.lacking(*kind).is_none();
-        if let Some(kind) = ingresses.iter().copied().find(|kind| suits(kind) && available(kind)) {
+        let against = |kind: BackendKind| self.lacking(kind).or_else(|| unsuited(kind, cell));
+        if let Some(kind) = ingresses.iter().copied().find(|&kind| against(kind).is_none()) {
             return Ok(kind);
         }
         let reasons: Vec<String> =
-            ingresses.iter().filter_map(|&kind| Some(format!("{kind}: {}", self.lacking(kind)?))).collect();
+            ingresses.iter().filter_map(|&kind| Some(format!("{kind}: {}", against(kind)?))).collect();
         bail!("no way into {} is available here ({})", cell.path, reasons.join("; "))
+    }
+}
+
+/// Why a way in cannot do what a cell's setting asks for; none where it can, or where it is refused with advice later.
+fn unsuited(kind: BackendKind, cell: &Cell) -> Option<String> {
+    match kind {
+        BackendKind::Inject if cell.setting.gro => Some("it enters behind NAPI and GRO".into()),
+        BackendKind::Inject | BackendKind::XdpLive => None,
+        _ if cell.setting.spin > 0 => Some("it has no program that could do added work".into()),
+        _ => None,
     }
 }
 
@@ -116,6 +145,11 @@ fn check_setting(cell: &Cell, kind: BackendKind, clock: Clock) -> Result<()> {
         !setting.gro || kind != BackendKind::Inject,
         "gro = on with inject: injected frames enter behind NAPI and GRO, so it would cost nothing here; use \
          --backend mmsg (or tx-ring, af-xdp, xdp-live)"
+    );
+    ensure!(
+        !setting.gro || !into_the_driver,
+        "gro = on on {}: its packets end before GRO; use raw-drop, forward or udp",
+        cell.path
     );
     ensure!(
         kind != BackendKind::XdpLive || into_the_driver || setting.gro,
@@ -148,4 +182,83 @@ fn check_steering(cell: &Cell, into_the_driver: bool, clock: Clock) -> Result<()
         cell.setting.rps
     );
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use traffic::Lack;
+
+    use super::*;
+    use crate::scenario::Setting;
+
+    /// A host that has these ways in.
+    fn host(available: &[BackendKind]) -> Abilities {
+        let ability = |kind| {
+            let lack = (!available.contains(&kind)).then_some(Lack::NotBuilt);
+            (kind, Ability { kind, lack })
+        };
+        Abilities { ways: BackendKind::ALL.map(ability).into() }
+    }
+
+    fn cell(path: PathName, setting: Setting) -> Cell {
+        Cell { path, frame_bytes: 64, setting }
+    }
+
+    fn refusal(path: PathName, setting: Setting) -> String {
+        host(&BackendKind::ALL).resolve(&cell(path, setting), Clock::Thread).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn the_best_way_that_is_there_is_taken() {
+        let plain = cell(PathName::RawDrop, Setting::default());
+        let best = |host: &Abilities| host.resolve(&plain, Clock::Thread).unwrap().setting.backend.unwrap();
+        assert_eq!(best(&host(&BackendKind::ALL)), BackendKind::Inject);
+        assert_eq!(best(&host(&[BackendKind::TxRing])), BackendKind::TxRing);
+        let error = host(&[]).resolve(&plain, Clock::Thread).unwrap_err().to_string();
+        assert!(error.contains("inject: it is not in this version; mmsg: "), "{error}");
+        let error = host(&[BackendKind::Mmsg]).resolve(&cell(PathName::TcDrop, Setting::default()), Clock::Thread);
+        assert!(error.unwrap_err().to_string().contains("needs BPF programs"));
+    }
+
+    #[test]
+    fn what_the_way_in_bypasses_or_the_clock_misses_is_refused() {
+        let backend = |kind| Setting { backend: Some(kind), ..Setting::default() };
+        let spinning = Setting { spin: 1, ..backend(BackendKind::Mmsg) };
+        let steered = Setting { rps: "0x2".into(), ..Setting::default() };
+        for (path, setting, what_would_work) in [
+            (PathName::RawDrop, backend(BackendKind::XdpLive), "use --gro on, or --backend inject"),
+            (PathName::RawDrop, Setting { gro: true, ..backend(BackendKind::Inject) }, "use --backend mmsg"),
+            (PathName::RawDrop, spinning, "use --backend inject"),
+            (PathName::RawDrop, steered.clone(), "use --clock machine"),
+            (PathName::XdpDrop, steered, "use raw-drop"),
+            (PathName::XdpDrop, Setting { gro: true, ..Setting::default() }, "use raw-drop"),
+            (PathName::Floor, Setting { gro: true, ..Setting::default() }, "behind NAPI and GRO"),
+            (PathName::Bridge, Setting { rules: 1, ..Setting::default() }, "use raw-drop"),
+            (PathName::XdpDrop, backend(BackendKind::Inject), "it takes xdp-live"),
+        ] {
+            let error = refusal(path, setting);
+            assert!(error.contains(what_would_work), "{path}: {error}");
+        }
+    }
+
+    #[test]
+    fn the_way_in_does_not_become_a_second_difference() {
+        let pair = [true, false].map(|gro| cell(PathName::RawDrop, Setting { gro, ..Setting::default() }));
+        let all = host(&BackendKind::ALL);
+        let resolved = all.resolve_pair(pair.clone(), Clock::Thread, Factor::Gro).unwrap();
+        assert_eq!(resolved.map(|cell| (cell.setting.backend, cell.setting.gro)), [
+            (Some(BackendKind::Mmsg), true),
+            (Some(BackendKind::Mmsg), false)
+        ]);
+        let kinds = [BackendKind::Inject, BackendKind::AfXdp];
+        let pair = kinds.map(|kind| cell(PathName::RawDrop, Setting { backend: Some(kind), ..Setting::default() }));
+        let resolved = all.resolve_pair(pair, Clock::Thread, Factor::Backend).unwrap();
+        assert_eq!(resolved.map(|cell| cell.setting.backend), kinds.map(Some));
+
+        let rings = [1, 64].map(|batch| {
+            cell(PathName::RawDrop, Setting { batch, backend: Some(BackendKind::TxRing), ..Setting::default() })
+        });
+        let error = all.resolve_pair(rings, Clock::Thread, Factor::Batch).unwrap_err().to_string();
+        assert!(error.contains("use --backend inject"), "{error}");
+    }
 }

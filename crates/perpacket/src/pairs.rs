@@ -55,8 +55,11 @@ pub(crate) struct Pairs<'a> {
 /// What A and B have in common, and what a new block makes anew.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Makeup {
-    /// Lab and program: they differ by numbers. Nothing is made anew.
+    /// Everything: lab, program and numbers, or nothing that a program could tell. Nothing is made anew.
     Shared,
+    /// Lab and program: they differ by numbers, and what these cost depends on where the program lies. It is loaded
+    /// anew.
+    Refreshed,
     /// The lab. Each has a sending program of its own, loaded anew.
     Reloaded,
     /// Nothing. Labs and programs are made anew.
@@ -68,6 +71,7 @@ impl Makeup {
         let kind = a.setting.backend;
         let tunable = kind == b.setting.backend && kind.is_some_and(|kind| Rig::tunable(kind, compare.vary));
         match compare.reload_pairs {
+            None if tunable && matches!(compare.vary, Factor::Spin | Factor::Flows) => Self::Refreshed,
             None if tunable => Self::Shared,
             Some(_) if tunable && compare.vary != Factor::Command && kind.is_some_and(Rig::has_program) => Self::Reloaded,
             _ => Self::Rebuilt,
@@ -123,6 +127,7 @@ impl<'a> Pairs<'a> {
         for block in 0.. {
             match self.makeup {
                 Makeup::Shared => {}
+                Makeup::Refreshed => stage.refresh()?,
                 Makeup::Reloaded => stage.reload(session.order.pair_order())?,
                 Makeup::Rebuilt if block == 0 => {}
                 Makeup::Rebuilt => {
@@ -131,7 +136,7 @@ impl<'a> Pairs<'a> {
                     stage = self.stage(session)?;
                 }
             }
-            if block == 0 || self.makeup != Makeup::Shared {
+            if block == 0 || self.makeup == Makeup::Rebuilt {
                 shapes = stage.shapes(self.scenario)?;
             }
             self.calibrate(block, &mut stage, shapes, session)?;
@@ -211,10 +216,10 @@ impl<'a> Pairs<'a> {
 
     /// The fixed cost of a call: adjacent long and short slices, A and B in turn.
     fn calibrate(&mut self, block: u32, stage: &mut Stage, shapes: [Shape; 2], session: &mut Session<'_>) -> Result<()> {
-        if self.scenario.measurement.clock == Clock::Machine || (block > 0 && self.makeup == Makeup::Shared) {
+        if self.scenario.measurement.clock == Clock::Machine || (block > 0 && self.makeup != Makeup::Rebuilt) {
             return Ok(());
         }
-        let rounds = if self.makeup == Makeup::Shared { 4 } else { 1 };
+        let rounds = if self.makeup == Makeup::Rebuilt { 1 } else { 4 };
         for round in 0..rounds {
             for arm in 0..stage.arms() {
                 stage.slice(arm, shapes[arm])?; // thrown away: warms this lab up
@@ -236,6 +241,9 @@ impl<'a> Pairs<'a> {
 
     /// The pairs of one block.
     fn block(&mut self, block: u32, stage: &mut Stage, shapes: [Shape; 2], session: &mut Session<'_>) -> Result<()> {
+        for (arm, &shape) in shapes.iter().enumerate() {
+            stage.slice(arm, shape)?; // thrown away: warms up what was made anew
+        }
         let mut slices = Vec::new();
         let steal = environment::steal_ticks();
         let time = Deadline::after(Duration::from_secs_f64(self.scenario.measurement.time_s / f64::from(BLOCKS)));
@@ -382,16 +390,22 @@ impl Stage {
         arm.min(self.rigs.len() - 1)
     }
 
-    /// The shapes of A's and B's slices, with one slice of each run to warm its lab up.
+    /// The shapes of A's and B's slices.
     fn shapes(&mut self, scenario: &Scenario) -> Result<[Shape; 2]> {
         let mut shapes = [0, 1].map(|arm| self.rigs[self.at(arm)].shape(scenario.measurement.packets));
-        for arm in 0..2 {
-            let pilot = self.slice(arm, shapes[arm])?;
-            if scenario.measurement.clock == Clock::Machine {
+        if scenario.measurement.clock == Clock::Machine {
+            for arm in 0..2 {
+                let pilot = self.slice(arm, shapes[arm])?;
                 shapes[arm] = stretched(&self.rigs[self.at(arm)], pilot);
             }
         }
         Ok(shapes)
+    }
+
+    /// The sending program of both, loaded anew.
+    fn refresh(&mut self) -> Result<()> {
+        self.last = None;
+        self.rigs[0].refresh()
     }
 
     /// A sending program of its own for each variant, loaded in random order.

@@ -12,7 +12,7 @@ use measure::ledger::Ledger;
 use measure::record;
 
 use crate::cli::OutputArgs;
-use crate::report::{self, Outcome};
+use crate::report::{self, Outcome, OutputFile};
 
 /// Counters of one slice by name; null where the machine does not have them.
 pub(crate) type CounterValues = Vec<(&'static str, Option<f64>)>;
@@ -23,16 +23,19 @@ pub(crate) struct Recorder {
     journal: Option<(PathBuf, RecordWriter<File>)>,
     /// Slices that are in memory and not yet in the journal.
     pending: SliceColumns,
+    /// Where the document goes, where one was asked for.
+    document: Option<OutputFile>,
 }
 
 impl Recorder {
-    /// Starts the record: makes the file and writes its head.
+    /// Starts the record: makes the files and writes its head.
     ///
     /// # Errors
-    /// When the store cannot be written; said before anything is measured.
+    /// When the store or the document cannot be written; said before anything is measured.
     pub(crate) fn start(head: Head, output: &OutputArgs) -> Result<Self> {
+        let document = output.json.as_deref().map(OutputFile::open).transpose()?;
         let journal = if output.no_save { None } else { Some(open_journal(&head, output)?) };
-        Ok(Self { record: Record::new(head), journal, pending: SliceColumns::new() })
+        Ok(Self { record: Record::new(head), journal, pending: SliceColumns::new(), document })
     }
 
     /// Adds slices with their counters; they reach the file with the next [`flush`](Self::flush).
@@ -81,7 +84,7 @@ impl Recorder {
     }
 
     /// Ends the record, writes it as a document where that was asked for, and says where it is kept.
-    pub(crate) fn end(mut self, end: End, output: &OutputArgs) -> Result<Option<PathBuf>> {
+    pub(crate) fn end(mut self, end: End) -> Result<Option<PathBuf>> {
         self.flush()?;
         self.record.interrupted = false;
         self.record.end = Some(end.clone());
@@ -93,8 +96,8 @@ impl Recorder {
             }
             None => None,
         };
-        if let Some(file) = &output.json {
-            report::write_text(file, &(self.record.document()? + "\n"))?;
+        if let Some(file) = self.document {
+            file.write(&(self.record.document()? + "\n"))?;
         }
         Ok(kept)
     }
@@ -123,14 +126,16 @@ pub(crate) fn new_id(now: Timestamp, random: u64) -> String {
 }
 
 /// The end of a record.
-pub(crate) fn end(outcome: Outcome, interrupted: bool, steal_ticks: Option<u64>) -> End {
+pub(crate) fn end(outcome: &Result<Outcome>, interrupted: bool, steal_ticks: Option<u64>) -> End {
+    let error = outcome.as_ref().err().map(report::chain);
     let outcome = match outcome {
+        Err(_) => record::Outcome::Failed,
         _ if interrupted => record::Outcome::Interrupted,
-        Outcome::Good => record::Outcome::Good,
-        Outcome::No => record::Outcome::No,
-        Outcome::Inconclusive => record::Outcome::Inconclusive,
+        Ok(Outcome::Good) => record::Outcome::Good,
+        Ok(Outcome::No) => record::Outcome::No,
+        Ok(Outcome::Inconclusive) => record::Outcome::Inconclusive,
     };
-    End { outcome, finished: Timestamp::now().to_string(), error: None, steal_ticks, extra: record::Extra::new() }
+    End { outcome, finished: Timestamp::now().to_string(), error, steal_ticks, extra: record::Extra::new() }
 }
 
 fn open_journal(head: &Head, output: &OutputArgs) -> Result<(PathBuf, RecordWriter<File>)> {

@@ -120,11 +120,18 @@ impl Rig {
     /// Loads the sending program anew for each of two variants, in the order given, and lets the old ones go. The lab
     /// stays: what differs afterwards is where the programs lie in memory.
     pub(crate) fn reload(&mut self, cells: &[Cell; 2], b_first: bool) -> Result<()> {
-        self.produced_before += self.senders.iter().map(Sender::produced).sum::<u64>();
-        self.senders.clear();
+        self.retire();
         let open = |cell: &Cell| Sender::open(&self.lab, cell, self.burdened);
         let (first, second) = (open(&cells[usize::from(b_first)])?, open(&cells[usize::from(!b_first)])?);
         self.senders = if b_first { vec![second, first] } else { vec![first, second] };
+        self.active = 0;
+        Ok(())
+    }
+
+    /// Loads the one sending program anew.
+    pub(crate) fn refresh(&mut self) -> Result<()> {
+        self.retire();
+        self.senders.push(Sender::open(&self.lab, &self.cell, self.burdened)?);
         self.active = 0;
         Ok(())
     }
@@ -211,6 +218,11 @@ impl Rig {
             ledger::add_counters(&mut book, role, before, &reader.read()?);
         }
         Ok(book)
+    }
+
+    /// Lets all senders go, and keeps what they produced.
+    fn retire(&mut self) {
+        self.produced_before += self.senders.drain(..).map(|sender| sender.produced()).sum::<u64>();
     }
 
     /// Packets seen at the end of the path since the lab was made.

@@ -68,7 +68,7 @@ pub(crate) struct Setting {
     pub(crate) gro: bool,
     /// CPU mask of receive packet steering, in hexadecimal.
     pub(crate) rps: String,
-    /// Dependent multiplications added to every frame.
+    /// Steps of work added to every frame, about 1 ns each.
     pub(crate) spin: u32,
 }
 
@@ -254,7 +254,7 @@ impl Setting {
             self.batch
         );
         ensure!(self.rules <= 10_000, "rules = {}: at most 10,000 are built", self.rules);
-        ensure!(self.spin <= MAX_SPIN, "spin = {}: at most {MAX_SPIN} multiplications a frame", self.spin);
+        ensure!(self.spin <= MAX_SPIN, "spin = {}: at most {MAX_SPIN} steps a frame", self.spin);
         self.rps_mask()?;
         Ok(())
     }

@@ -96,7 +96,8 @@ impl<'a> Session<'a> {
         if !output.quiet {
             report::write_stderr(&report::opening(scenario, &head, ground.cpu, output.verbose)?);
         }
-        let warnings = doctor::warnings(&head.environment);
+        let mut warnings = doctor::warnings(&head.environment);
+        warnings.extend(ground.abilities.lacking(BackendKind::Inject).and_then(|why| doctor::without_injection(&why)));
         let recorder = Recorder::start(head, output)?;
         let mut session = Self {
             scenario,
@@ -122,11 +123,21 @@ impl<'a> Session<'a> {
         self.recorder.warning(warning)
     }
 
-    /// Ends the record and says where it is.
-    pub(crate) fn finish(self, outcome: Outcome) -> Result<Outcome> {
+    /// Ends the record, also of what could not be done, and says where it is.
+    ///
+    /// # Errors
+    /// The error of the run itself, else that of writing its end.
+    pub(crate) fn finish(self, outcome: Result<Outcome>) -> Result<Outcome> {
         let steal = self.steal_before.zip(environment::steal_ticks()).map(|(before, after)| after - before);
-        let end = recorder::end(outcome, self.stop.asked(), steal);
-        if let Some(path) = self.recorder.end(end, self.output)?
+        let end = recorder::end(&outcome, self.stop.asked(), steal);
+        let outcome = match outcome {
+            Ok(outcome) => outcome,
+            Err(error) => {
+                drop(self.recorder.end(end)); // the first error is the one that is told
+                return Err(error);
+            }
+        };
+        if let Some(path) = self.recorder.end(end)?
             && !self.output.quiet
         {
             report::write_stderr(&format!("record: {}\n", path.display()));

@@ -35,27 +35,29 @@ pub(crate) fn measure(scenario: &Scenario, output: &OutputArgs) -> Result<Outcom
     let ground = Ground::settle(scenario)?;
     let mut variants = Vec::new();
     for cell in scenario.cells() {
-        for value in [&compare.a, &compare.b] {
-            let cell = cell.with(compare.vary, value)?;
-            variants.push(ground.abilities.resolve(&cell, scenario.measurement.clock)?);
-        }
+        let pair = [cell.with(compare.vary, &compare.a)?, cell.with(compare.vary, &compare.b)?];
+        variants.extend(ground.abilities.resolve_pair(pair, scenario.measurement.clock, compare.vary)?);
     }
     let mut session = Session::start(ground, scenario, &variants, output)?;
+    let outcome = measure_pairs(&mut session, compare, &variants);
+    session.finish(outcome)
+}
 
+fn measure_pairs(session: &mut Session<'_>, compare: &Compare, variants: &[Cell]) -> Result<Outcome> {
     let mut answers: Vec<(Cell, Answer)> = Vec::new();
     let mut outcome = Outcome::Good;
     let mut ledgers = String::new();
     for (index, pair) in variants.chunks_exact(2).enumerate() {
         let cells = [pair[0].clone(), pair[1].clone()];
-        let mut pairs = Pairs::new(scenario, compare, cells, 2 * index);
-        let answer = pairs.measure(&mut session)?;
+        let mut pairs = Pairs::new(session.scenario, compare, cells, 2 * index);
+        let answer = pairs.measure(session)?;
         for book in pairs.ledgers() {
             let mut book = book.clone();
             if !book.closes() {
                 diagnosis::explain(&pair[0], &mut book)?;
                 outcome = Outcome::No;
             }
-            if !book.closes() || output.verbose {
+            if !book.closes() || session.output.verbose {
                 ledgers += &report::ledger_text(&book);
             }
             session.recorder.ledger(&book)?;
@@ -66,7 +68,7 @@ pub(crate) fn measure(scenario: &Scenario, output: &OutputArgs) -> Result<Outcom
         }
     }
     judge(&mut answers, compare);
-    let summary = Summary { comparisons: rows(&answers, compare, &session), ..Summary::default() };
+    let summary = Summary { comparisons: rows(&answers, compare, session), ..Summary::default() };
     session.recorder.summary(summary)?;
     if session.prints() {
         report::write_stdout(&(report::comparison_table(&answers, compare) + &ledgers))?;
@@ -75,7 +77,7 @@ pub(crate) fn measure(scenario: &Scenario, output: &OutputArgs) -> Result<Outcom
     if compare.vary != Factor::Nothing && answers.iter().any(undecided) {
         outcome = outcome.worst(Outcome::Inconclusive);
     }
-    session.finish(outcome)
+    Ok(outcome)
 }
 
 fn compare(args: &AbArgs) -> Result<Compare> {

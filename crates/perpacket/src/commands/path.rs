@@ -41,14 +41,19 @@ pub(crate) fn measure(scenario: &Scenario, output: &OutputArgs) -> Result<Outcom
     let ground = Ground::settle(scenario)?;
     let (cells, refused) = resolve(scenario, &ground)?;
     let mut session = Session::start(ground, scenario, &cells, output)?;
+    let outcome = measure_cells(&mut session, &cells, &refused);
+    session.finish(outcome)
+}
 
-    let mut rounds = Rounds::build(&cells, scenario)?;
-    let stopped = rounds.measure(&mut session)?;
+/// The labs stand as long as this runs.
+fn measure_cells(session: &mut Session<'_>, cells: &[Cell], refused: &[String]) -> Result<Outcome> {
+    let mut rounds = Rounds::build(cells, session.scenario)?;
+    let stopped = rounds.measure(session)?;
     let measured = rounds.take();
 
-    let mut summary = Summary { rows: rows(&measured, &session), ..Summary::default() };
+    let mut summary = Summary { rows: rows(&measured, session), ..Summary::default() };
     summary.stopped = Some(stopped.to_string());
-    let mut outcome = judge(&summary.rows, &cells, &stopped);
+    let mut outcome = judge(&summary.rows, cells, &stopped);
     let mut ledgers = rounds.ledgers()?;
     for (cell, book) in cells.iter().zip(&mut ledgers).filter(|(_, book)| !book.closes()) {
         diagnosis::explain(cell, book)?;
@@ -59,10 +64,9 @@ pub(crate) fn measure(scenario: &Scenario, output: &OutputArgs) -> Result<Outcom
     }
     session.recorder.summary(summary.clone())?;
     if session.prints() {
-        print(&summary, &cells, &ledgers, &refused, output)?;
+        print(&summary, cells, &ledgers, refused, session.output)?;
     }
-    drop(rounds);
-    session.finish(outcome)
+    Ok(outcome)
 }
 
 /// The paths by name, each once; the floor first where nothing is named.
@@ -86,7 +90,7 @@ fn resolve(scenario: &Scenario, ground: &Ground) -> Result<(Vec<Cell>, Vec<Strin
     for cell in scenario.cells() {
         match ground.abilities.resolve(&cell, scenario.measurement.clock) {
             Ok(cell) => cells.push(cell),
-            Err(error) => refused.push(format!("{error:#}")),
+            Err(error) => refused.push(report::chain(&error)),
         }
     }
     refused.dedup();

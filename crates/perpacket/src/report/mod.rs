@@ -1,10 +1,10 @@
 //! From results to text: the only place that prints.
 
+mod file;
 mod numbers;
 mod opening;
 mod tables;
 
-use std::fs::File;
 use std::io::{self, ErrorKind, Write};
 use std::path::Path;
 use std::process::ExitCode;
@@ -12,6 +12,7 @@ use std::process::ExitCode;
 use anyhow::{Context, Result};
 use serde::Serialize;
 
+pub(crate) use file::OutputFile;
 pub(crate) use opening::{opening, warning_line};
 pub(crate) use tables::{comparison_table, cost_table, ledger_text};
 
@@ -49,8 +50,21 @@ impl From<Outcome> for ExitCode {
 
 /// Prints the error chain once. The process then ends with 2.
 pub(crate) fn failed(error: &anyhow::Error) -> ExitCode {
-    write_stderr(&format!("perpacket: {error:#}\n"));
+    write_stderr(&format!("perpacket: {}\n", chain(error)));
     ExitCode::from(2)
+}
+
+/// What was being done, on what, and why it failed, in one line. A cause that the text before it already tells is left
+/// out: errors of the kernel stand in the message of the call that got them, and are its cause too.
+pub(crate) fn chain(error: &anyhow::Error) -> String {
+    let mut text = String::new();
+    for cause in error.chain().map(ToString::to_string).filter(|cause| !cause.is_empty()) {
+        if !text.contains(&cause) {
+            text += if text.is_empty() { "" } else { ": " };
+            text += &cause;
+        }
+    }
+    text
 }
 
 /// Writes to standard output; a reader that has gone away is no error.
@@ -69,14 +83,29 @@ pub(crate) fn write_stderr(text: &str) {
 
 /// Writes a value as JSON to a file, or to standard output for `-`.
 pub(crate) fn write_json(file: &Path, value: &impl Serialize) -> Result<()> {
-    write_text(file, &(serde_json::to_string(value)? + "\n"))
+    OutputFile::open(file)?.write(&(serde_json::to_string(value)? + "\n"))
 }
 
-/// Writes text to a file, or to standard output for `-`.
-pub(crate) fn write_text(file: &Path, text: &str) -> Result<()> {
-    if file.as_os_str() == "-" {
-        return write_stdout(text);
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_chain_says_everything_once() {
+        let refused = linux::SyscallError::new("open", "/dev/x", ErrorKind::PermissionDenied.into());
+        let error = anyhow::Error::new(refused).context("look at x");
+        assert_eq!(format!("{error:#}"), "look at x: open on /dev/x: permission denied: permission denied");
+        assert_eq!(chain(&error), "look at x: open on /dev/x: permission denied");
+        assert_eq!(chain(&anyhow::anyhow!("alone")), "alone");
     }
-    let mut out = File::create(file).with_context(|| format!("create {}", file.display()))?;
-    out.write_all(text.as_bytes()).and_then(|()| out.sync_all()).with_context(|| format!("write {}", file.display()))
+
+    #[test]
+    fn the_graver_outcome_wins() {
+        let all = [Outcome::Good, Outcome::Inconclusive, Outcome::No];
+        for (index, &graver) in all.iter().enumerate() {
+            for &other in &all[..=index] {
+                assert_eq!((graver.worst(other), other.worst(graver)), (graver, graver));
+            }
+        }
+    }
 }

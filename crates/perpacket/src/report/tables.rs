@@ -67,13 +67,15 @@ pub(crate) fn comparison_table(answers: &[(Cell, Answer)], compare: &Compare) ->
     align_right(&mut table, 2);
     let mut text = format!("{}\n{table}\n", varied(compare));
     for (cell, answer) in answers {
-        let confidence = answer.comparison.as_ref().map_or(0.0, |c| c.confidence * 100.0);
-        text += &format!("{}: {}; intervals at {confidence:.1} %", cell.path, answer.stopped);
-        if let Some(c) = &answer.comparison {
-            text += &format!(
-                ", pair SD {:.2} %, {} block{}, inflation {:.2}",
-                c.pair_sd * 100.0, c.blocks, if c.blocks == 1 { "" } else { "s" }, c.inflation
-            );
+        text += &format!("{}: {}", cell.path, answer.stopped);
+        match &answer.comparison {
+            Some(c) => {
+                text += &format!(
+                    "; intervals at {:.1} %, pair SD {:.2} %, {} block{}, inflation {:.2}",
+                    c.confidence * 100.0, c.pair_sd * 100.0, c.blocks, if c.blocks == 1 { "" } else { "s" }, c.inflation
+                );
+            }
+            None => text += "; too few pairs for an interval: give it more --time",
         }
         if answer.void_pairs > 0 {
             text += &format!(", {} pairs void (packets missing)", answer.void_pairs);

@@ -1,0 +1,84 @@
+//! A file that a result goes to, opened before the work, so that a wrong name is not found out after it.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+
+use super::write_stdout;
+
+/// An open file, or standard output for `-`. What is in it stays until it is written; a file that was made for it and
+/// never written goes again.
+#[derive(Debug)]
+pub(crate) struct OutputFile {
+    path: PathBuf,
+    /// None for standard output.
+    file: Option<File>,
+    made: bool,
+}
+
+impl OutputFile {
+    /// Opens or makes the file.
+    ///
+    /// # Errors
+    /// Where it can be neither opened for writing nor made.
+    pub(crate) fn open(path: &Path) -> Result<Self> {
+        let (mut file, mut made) = (None, false);
+        if path.as_os_str() != "-" {
+            made = !path.exists();
+            let opened = OpenOptions::new().write(true).create(true).truncate(false).open(path);
+            file = Some(opened.with_context(|| format!("open {} for the result; name another file", path.display()))?);
+        }
+        Ok(Self { path: path.to_owned(), file, made })
+    }
+
+    /// Writes the whole content, in place of what was there.
+    ///
+    /// # Errors
+    /// Where it cannot be written, or does not reach the disk.
+    pub(crate) fn write(mut self, text: &str) -> Result<()> {
+        let Some(file) = &mut self.file else { return write_stdout(text) };
+        let is_regular = file.metadata().is_ok_and(|metadata| metadata.is_file());
+        let emptied = if is_regular { file.set_len(0) } else { Ok(()) };
+        let written = emptied.and_then(|()| file.write_all(text.as_bytes()));
+        let done = if is_regular { written.and_then(|()| file.sync_all()) } else { written };
+        done.with_context(|| format!("write {}", self.path.display()))?;
+        self.made = false;
+        Ok(())
+    }
+}
+
+impl Drop for OutputFile {
+    fn drop(&mut self) {
+        if self.made {
+            drop(fs::remove_file(&self.path)); // empty or half written; the error is on its way already
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_that_is_not_written_is_as_it_was() {
+        let folder = std::env::temp_dir().join(format!("perpacket-output-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        let (new, old) = (folder.join("new"), folder.join("old"));
+        fs::write(&old, "a longer text").unwrap();
+        drop(OutputFile::open(&new).unwrap());
+        drop(OutputFile::open(&old).unwrap());
+        assert!(!new.exists());
+        assert_eq!(fs::read_to_string(&old).unwrap(), "a longer text");
+        for path in [&new, &old] {
+            OutputFile::open(path).unwrap().write("text").unwrap();
+            assert_eq!(fs::read_to_string(path).unwrap(), "text");
+        }
+        let error = OutputFile::open(&folder.join("missing/x")).unwrap_err();
+        assert!(error.to_string().contains("missing/x"), "{error}");
+        let error = OutputFile::open(Path::new("/dev/full")).unwrap().write("text").unwrap_err();
+        assert!(error.to_string().contains("write /dev/full"), "{error}");
+        fs::remove_dir_all(&folder).unwrap();
+    }
+}
