@@ -24,8 +24,10 @@
 pub mod apply;
 pub mod counters;
 pub mod journal;
+mod named;
 pub mod plan;
 
 pub use apply::{Device, Lab, LabError};
 pub use journal::HostSettings;
+pub use named::{NamedDeviceError, named_device};
 pub use plan::{Plan, PlanError, Port};

@@ -295,3 +295,24 @@ fn fifty_labs_leave_nothing() {
         namespaces().difference(&before).all(|inum| !made.contains(inum))
     });
 }
+
+#[test]
+fn a_device_with_a_default_route_is_refused() {
+    if !linux::privilege::test_may_run("a_device_with_a_default_route_is_refused") {
+        return;
+    }
+    let mut plan = Plan::new();
+    plan.namespace("a").namespace("b");
+    plan.veth(Port::new("a", "outside"), Port::new("b", "there"));
+    plan.address("a", "outside", "198.18.0.1".parse().unwrap(), 24);
+    plan.neighbour("a", "outside", "198.18.0.2".parse().unwrap(), [2, 0, 0, 0, 0, 2]);
+    let lab = Lab::build(&plan).unwrap();
+    let named = |name: &'static str| lab.netns("a").run(|| lab::named_device(name)).unwrap();
+    assert_eq!(named("outside").unwrap().name, "outside");
+    assert!(named("missing").unwrap_err().to_string().contains("outside"));
+
+    plan.route("a", ("0.0.0.0".parse().unwrap(), 0), Some("198.18.0.2".parse().unwrap()), "outside");
+    let lab = Lab::build(&plan).unwrap();
+    let refused = lab.netns("a").run(|| lab::named_device("outside")).unwrap().unwrap_err();
+    assert!(matches!(refused, lab::NamedDeviceError::DefaultRoute { .. }), "{refused}");
+}

@@ -121,6 +121,9 @@ pub(crate) struct DoctorArgs {
     /// Put back settings of the host that a killed run left behind
     #[arg(long)]
     pub(crate) clean: bool,
+    /// Say what a device of this host is, and whether test traffic may be sent to it
+    #[arg(long, value_name = "DEV")]
+    pub(crate) device: Option<String>,
     /// Write the result as JSON to FILE; `-` is standard output
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,

@@ -441,7 +441,7 @@ fn counted_slice(
 ) -> Result<(Timed, CounterValues)> {
     let before = session.counters.read();
     let slice = stage.slice(arm, shape)?;
-    let counted = session.counters.since(before.as_ref());
+    let counted = session.counters.since(&before);
     Ok((slice, counted))
 }
 

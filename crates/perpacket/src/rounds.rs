@@ -139,7 +139,7 @@ impl Rounds {
             for is_long in [long_first, !long_first] {
                 let before = session.counters.read();
                 let slice = rig.slice(if is_long { long } else { short })?;
-                let counted = session.counters.since(before.as_ref());
+                let counted = session.counters.since(&before);
                 measured.count(&counted, &slice);
                 let place = (round, round * pairs + pair, index);
                 slices.push((row(place, &slice), counted));

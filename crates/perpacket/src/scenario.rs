@@ -270,15 +270,18 @@ impl Setting {
 impl Scenario {
     /// Reads a scenario file. A key that means nothing is an error that names the nearest one that does.
     pub(crate) fn from_toml(text: &str) -> Result<Self> {
-        let mut unknown = Vec::new();
-        let document = toml::Deserializer::parse(text).context("the scenario is no TOML")?;
-        let scenario: Self = serde_ignored::deserialize(document, |path| unknown.push(path.to_string()))
-            .context("the scenario does not say what is needed")?;
-        if let Some(path) = unknown.first() {
-            let key = path.rsplit('.').next().unwrap_or(path);
-            let known = known_keys();
-            bail!("`{path}`: {}", nearest("key of a scenario", key, known.iter().map(String::as_str)));
+        let table: toml::Table = text.parse().context("the scenario is no TOML")?;
+        // Before anything is missed: a key with a typing error is both unknown and missing.
+        let known = known_keys();
+        if let Some(path) = keys(&table).into_iter().find(|path| !known.contains(path)) {
+            let key = last_key(&path);
+            if let Some(place) = known.iter().find(|known| last_key(known) == key) {
+                bail!("`{path}`: the key is in another place: `{place}`");
+            }
+            let names: BTreeSet<&str> = known.iter().map(|path| last_key(path)).collect();
+            bail!("`{path}`: {}", nearest("key of a scenario", key, names.iter().copied()));
         }
+        let scenario: Self = toml::from_str(text).context("the scenario does not say what is needed")?;
         ensure!(
             scenario.schema == SCHEMA,
             "the scenario is of the form `{}`; this version reads {SCHEMA}",
@@ -362,30 +365,35 @@ where
 
 /// Every key that a scenario can have, from a whole one.
 fn known_keys() -> BTreeSet<String> {
-    let whole = serde_json::json!({
-        "scenario": Scenario {
-            schema: SCHEMA.into(),
-            job: Job::Ab,
-            paths: vec![],
-            frames: vec![],
-            setting: Setting { backend: Some(BackendKind::Inject), ..Setting::default() },
-            measurement: Measurement { packets: 1, clock: Clock::Thread, time_s: 1.0, precision: 0.1, seed: 0 },
-            host: HostUse { cpu: Some(0), expedite: true },
-            compare: Some(Compare {
-                vary: Factor::Nothing, a: String::new(), b: String::new(), margin: 0.1, early_stop: true,
-                reload_pairs: Some(1),
-            }),
-        }
-    });
-    let mut keys = BTreeSet::new();
-    let mut open = vec![&whole["scenario"]];
-    while let Some(value) = open.pop() {
-        for (key, inner) in value.as_object().into_iter().flatten() {
-            keys.insert(key.clone());
-            open.push(inner);
-        }
+    let whole = Scenario {
+        schema: SCHEMA.into(),
+        job: Job::Ab,
+        paths: vec![],
+        frames: vec![],
+        setting: Setting { backend: Some(BackendKind::Inject), ..Setting::default() },
+        measurement: Measurement { packets: 1, clock: Clock::Thread, time_s: 1.0, precision: 0.1, seed: 0 },
+        host: HostUse { cpu: Some(0), expedite: true },
+        compare: Some(Compare {
+            vary: Factor::Nothing, a: String::new(), b: String::new(), margin: 0.1, early_stop: true,
+            reload_pairs: Some(1),
+        }),
+    };
+    toml::Table::try_from(&whole).map(|table| keys(&table)).unwrap_or_default().into_iter().collect()
+}
+
+/// Every key of a table and of the tables in it, as `measurement.time_s`, in order.
+fn keys(table: &toml::Table) -> Vec<String> {
+    let mut all = Vec::new();
+    for (key, value) in table {
+        all.push(key.clone());
+        let inner = value.as_table().map(keys).unwrap_or_default();
+        all.extend(inner.into_iter().map(|path| format!("{key}.{path}")));
     }
-    keys
+    all
+}
+
+fn last_key(path: &str) -> &str {
+    path.rsplit('.').next().unwrap_or(path)
 }
 
 /// An optional value as the text that it prints as.
@@ -437,8 +445,15 @@ mod tests {
     #[test]
     fn an_unknown_key_names_the_nearest() {
         let text = SMALL.replace("time_s", "tmie_s = 2.0\n time_s");
-        let error = format!("{:#}", Scenario::from_toml(&text).unwrap_err());
-        assert!(error.contains("measurement.tmie_s") && error.contains("`time_s` is near"), "{error}");
+        for text in [text, SMALL.replace("time_s", "tmie_s")] {
+            let error = format!("{:#}", Scenario::from_toml(&text).unwrap_err());
+            assert!(error.contains("measurement.tmie_s") && error.contains("`time_s` is near"), "{error}");
+        }
+        let misplaced = format!("{SMALL}\n[setting]\nseed = 1\n");
+        let error = format!("{:#}", Scenario::from_toml(&misplaced).unwrap_err());
+        assert!(error.contains("`setting.seed`") && error.contains("`measurement.seed`"), "{error}");
+        let missing = format!("{:#}", Scenario::from_toml(&SMALL.replace("time_s = 1.0", "")).unwrap_err());
+        assert!(missing.contains("missing field `time_s`"), "{missing}");
     }
 
     #[test]

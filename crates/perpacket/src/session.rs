@@ -9,7 +9,8 @@ use jiff::Timestamp;
 use lab::HostSettings;
 use lab::journal::Guard;
 use linux::perf::{Counters, Counts, Event};
-use linux::{SyscallError, cpu, privilege};
+use linux::cpu::{self, Ksoftirqd};
+use linux::{SyscallError, privilege};
 use measure::order::{Order, Seed};
 use measure::record::{self, CapabilityProbe, Head, Variant, Warning};
 use traffic::BackendKind;
@@ -76,7 +77,7 @@ impl<'a> Session<'a> {
         output: &'a OutputArgs,
     ) -> Result<Self> {
         let expedited = expedite(scenario, cells)?;
-        let counters = CounterSet::open();
+        let counters = CounterSet::open(ground.cpu);
         let environment = environment::read(ground.cpu);
         let mut capabilities = ground.abilities.as_probes();
         capabilities.extend(counters.as_probes());
@@ -159,29 +160,40 @@ impl<'a> Session<'a> {
     }
 }
 
+/// Time of the measuring CPU's ksoftirqd in ns: packet work that was taken from the measuring thread, and that its clock
+/// does not see.
+pub(crate) const KSOFTIRQD: &str = "ksoftirqd-ns";
+
 /// The counters of the measuring thread, read around each slice.
 pub(crate) struct CounterSet {
     counters: Counters,
     missing: Vec<(Event, SyscallError)>,
+    ksoftirqd: Option<Ksoftirqd>,
 }
 
 impl CounterSet {
-    /// Opens what this machine has.
-    pub(crate) fn open() -> Self {
+    /// Opens what this machine has, for the calling thread on `cpu`.
+    pub(crate) fn open(cpu: usize) -> Self {
         let (counters, missing) = Counters::open(&Event::ALL);
-        Self { counters, missing }
+        Self { counters, missing, ksoftirqd: Ksoftirqd::find(cpu) }
     }
 
-    /// Their values now; none where they cannot be read.
-    pub(crate) fn read(&self) -> Option<Counts> {
-        self.counters.read().ok()
+    /// Their values now.
+    pub(crate) fn read(&self) -> Reading {
+        Reading {
+            counts: self.counters.read().ok(),
+            ksoftirqd_ns: self.ksoftirqd.as_ref().and_then(Ksoftirqd::cpu_ns),
+        }
     }
 
     /// What was counted since a reading, by name; null for what this machine does not have.
-    pub(crate) fn since(&self, before: Option<&Counts>) -> CounterValues {
-        let counted = self.read().zip(before).map(|(now, before)| now.since(before));
+    pub(crate) fn since(&self, before: &Reading) -> CounterValues {
+        let now = self.read();
+        let counted = now.counts.as_ref().zip(before.counts.as_ref()).map(|(now, before)| now.since(before));
         let value = |event: Event| Some(counted.as_ref()?.of(event)? as f64);
-        Event::ALL.iter().map(|&event| (event.name(), value(event))).collect()
+        let deferred = now.ksoftirqd_ns.zip(before.ksoftirqd_ns).map(|(now, before)| (now - before) as f64);
+        let events = Event::ALL.iter().map(|&event| (event.name(), value(event)));
+        events.chain([(KSOFTIRQD, deferred)]).collect()
     }
 
     /// Each counter, and why it is not there.
@@ -195,6 +207,13 @@ impl CounterSet {
         };
         Event::ALL.iter().map(probe).collect()
     }
+}
+
+/// The counters at one moment.
+#[derive(Debug)]
+pub(crate) struct Reading {
+    counts: Option<Counts>,
+    ksoftirqd_ns: Option<u64>,
 }
 
 /// A seed that nobody chose.

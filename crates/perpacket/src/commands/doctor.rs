@@ -4,8 +4,9 @@ use std::fmt::Write as _;
 
 use anyhow::{Context, Result};
 use lab::HostSettings;
+use linux::ethtool::EthtoolSocket;
 use linux::{cpu, privilege};
-use measure::record::{CapabilityProbe, Environment, Warning};
+use measure::record::{CapabilityProbe, Device, Environment, Warning};
 use serde::Serialize;
 
 use crate::cli::DoctorArgs;
@@ -36,21 +37,24 @@ struct Report {
     warnings: Vec<Warning>,
     remarks: Vec<Warning>,
     put_back: Vec<String>,
+    device: Option<Device>,
 }
 
 /// Looks, puts back what `--clean` asks for, and prints.
 pub(crate) fn run(args: &DoctorArgs) -> Result<Outcome> {
     let put_back = if args.clean { clean()? } else { Vec::new() };
+    let device = args.device.as_deref().map(device).transpose()?;
     let measuring = cpu::allowed()?.last().copied().unwrap_or(0);
     let environment = environment::read(measuring);
     let mut abilities = Abilities::probe().as_probes();
-    abilities.extend(CounterSet::open().as_probes());
+    abilities.extend(CounterSet::open(measuring).as_probes());
     let report = Report {
         warnings: doctor::warnings(&environment),
         remarks: doctor::remarks(&environment),
         kernel_options: kernel_options(),
         abilities,
         put_back,
+        device,
         environment,
     };
     if let Some(file) = &args.json {
@@ -60,6 +64,21 @@ pub(crate) fn run(args: &DoctorArgs) -> Result<Outcome> {
         report::write_stdout(&text(&report, args.clean))?;
     }
     Ok(Outcome::Good)
+}
+
+/// A device that test traffic may be sent to.
+fn device(name: &str) -> Result<Device> {
+    let link = lab::named_device(name)?;
+    let driver = EthtoolSocket::open().and_then(|socket| socket.driver(name)).ok();
+    Ok(Device {
+        name: link.name,
+        driver: driver.as_ref().map(|info| info.driver.clone()),
+        driver_version: driver.as_ref().map(|info| info.version.clone()),
+        mtu: Some(link.mtu),
+        receive_queues: link.rx_queues,
+        transmit_queues: link.tx_queues,
+        ..Device::default()
+    })
 }
 
 fn clean() -> Result<Vec<String>> {
@@ -103,6 +122,16 @@ fn text(report: &Report, cleaned: bool) -> String {
     }
     for probe in &report.kernel_options {
         line(probe_line(probe));
+    }
+    if let Some(device) = &report.device {
+        line(format!(
+            "\ndevice {}\n  driver {}, MTU {}, queues {} in, {} out; no default route: test traffic may be sent to it",
+            device.name,
+            known(&device.driver),
+            device.mtu.map_or("?".into(), |mtu| mtu.to_string()),
+            device.receive_queues.map_or("?".into(), |queues| queues.to_string()),
+            device.transmit_queues.map_or("?".into(), |queues| queues.to_string()),
+        ));
     }
     line("\npaths".into());
     for path in paths::PathName::ALL {

@@ -3,7 +3,7 @@
 use anyhow::{Context, Result, bail};
 use measure::ledger::Ledger;
 use measure::marginal::{AbsoluteCost, absolute_cost, over_floor, round_costs};
-use measure::record::{CostRow, Extra, Summary};
+use measure::record::{Clock, CostRow, Extra, Summary, Warning};
 
 use crate::cli::{OutputArgs, PathArgs};
 use crate::diagnosis;
@@ -11,11 +11,14 @@ use crate::paths::PathName;
 use crate::report::{self, Outcome};
 use crate::rounds::{Measured, Rounds, Stopped};
 use crate::scenario::{Cell, Job, SCHEMA, Scenario};
-use crate::session::{Ground, Session};
+use crate::session::{Ground, KSOFTIRQD, Session};
 
 /// What is measured when no path is named.
 const DEFAULT_PATHS: [PathName; 5] =
     [PathName::Floor, PathName::XdpDrop, PathName::RawDrop, PathName::Forward, PathName::Udp];
+
+/// Share of a cost from which on what its clock misses is said.
+const NOTICEABLE: f64 = 0.01;
 
 /// Confidence of the printed intervals.
 const CONFIDENCE: f64 = 0.95;
@@ -54,6 +57,9 @@ fn measure_cells(session: &mut Session<'_>, cells: &[Cell], refused: &[String]) 
     let mut summary = Summary { rows: rows(&measured, session), ..Summary::default() };
     summary.stopped = Some(stopped.to_string());
     let mut outcome = judge(&summary.rows, cells, &stopped);
+    for warning in blind_spots(&summary.rows, cells) {
+        session.warn(warning)?;
+    }
     let mut ledgers = rounds.ledgers()?;
     for (cell, book) in cells.iter().zip(&mut ledgers).filter(|(_, book)| !book.closes()) {
         diagnosis::explain(cell, book)?;
@@ -123,6 +129,21 @@ fn rows(measured: &[Measured], session: &Session<'_>) -> Vec<CostRow> {
     measured.iter().enumerate().filter_map(row).collect()
 }
 
+/// Warnings for cells of whose packets a noticeable part was worked on by ksoftirqd.
+fn blind_spots(rows: &[CostRow], cells: &[Cell]) -> Vec<Warning> {
+    let warning = |row: &CostRow| {
+        let deferred_ns = row.counters_per_packet.get(KSOFTIRQD).copied().flatten()?;
+        let cell = &cells[usize::from(row.variant)];
+        (row.clock == Clock::ThreadCpu && deferred_ns > NOTICEABLE * row.cost.ns).then(|| Warning {
+            what: format!("a part of {} at {} bytes is not in its figure", cell.path, cell.frame_bytes),
+            fact: format!("ksoftirqd took {deferred_ns:.1} ns a packet from the measuring thread"),
+            next_step: "add it, or measure when less other work runs on this CPU".into(),
+            ..Warning::default()
+        })
+    };
+    rows.iter().filter_map(warning).collect()
+}
+
 /// Good when every cell has a figure with an interval; inconclusive when there was no time for that.
 fn judge(rows: &[CostRow], cells: &[Cell], stopped: &Stopped) -> Outcome {
     let known = |row: &CostRow| row.cost.interval.is_some();
@@ -140,6 +161,9 @@ fn print(summary: &Summary, cells: &[Cell], ledgers: &[Ledger], refused: &[Strin
     }
     for line in refused {
         text += &format!("not measured: {line}\n");
+    }
+    if output.verbose {
+        text += &report::counters_text(&summary.rows, cells);
     }
     for book in ledgers.iter().filter(|book| output.verbose || !book.closes()) {
         text += &report::ledger_text(book);

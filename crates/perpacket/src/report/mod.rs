@@ -14,7 +14,7 @@ use serde::Serialize;
 
 pub(crate) use file::OutputFile;
 pub(crate) use opening::{opening, warning_line};
-pub(crate) use tables::{comparison_table, cost_table, ledger_text};
+pub(crate) use tables::{comparison_table, cost_table, counters_text, ledger_text};
 
 /// How a command ended, and so the process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

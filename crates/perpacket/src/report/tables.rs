@@ -44,6 +44,23 @@ pub(crate) fn cost_table(rows: &[CostRow], cells: &[Cell], ledgers: &[Ledger]) -
     format!("{table}\n")
 }
 
+/// Counters divided by packets, one line a cell; what this machine does not count is named.
+pub(crate) fn counters_text(rows: &[CostRow], cells: &[Cell]) -> String {
+    let mut text = String::from("counters per packet\n");
+    for row in rows {
+        let cell = &cells[usize::from(row.variant)];
+        let known = row.counters_per_packet.iter().filter_map(|(name, value)| Some(format!("{name} {:.4}", (*value)?)));
+        text += &format!("  {} {}: {}\n", cell.path, cell.frame_bytes, known.collect::<Vec<_>>().join(", "));
+    }
+    let missing = |row: &CostRow| -> Vec<String> {
+        row.counters_per_packet.iter().filter(|(_, value)| value.is_none()).map(|(name, _)| name.clone()).collect()
+    };
+    if let Some(missing) = rows.first().map(missing).filter(|missing| !missing.is_empty()) {
+        text += &format!("  not counted on this machine: {}\n", missing.join(", "));
+    }
+    text
+}
+
 /// A comparison: one row a path.
 pub(crate) fn comparison_table(answers: &[(Cell, Answer)], compare: &Compare) -> String {
     let mut table = plain(&["path", "frame", "A ns", "B ns", "B − A ns", "interval", "B vs A", "interval", "pairs", "verdict"]);
