@@ -10,10 +10,11 @@ use linux::bpf::{Link, Map, Program, ProgramKind, ProgramSpec};
 use linux::btf::Btf;
 use measure::ledger::Ledger;
 
+use crate::cell::Cell;
 use crate::paths::{FAR, GEN, SYS};
 use crate::report;
 use crate::rig::Rig;
-use crate::scenario::{Cell, Clock};
+use crate::scenario::Clock;
 
 /// Packets of the diagnosis run.
 const PACKETS: u64 = 5_000;
@@ -30,15 +31,21 @@ const HELPER_MAP_LOOKUP: i32 = 1;
 pub(crate) fn explain(cell: &Cell, book: &mut Ledger) -> Result<()> {
     match reasons(cell) {
         Ok(reasons) if reasons.is_empty() => {
-            book.notes.push(format!("diagnosis: of {PACKETS} more packets, the kernel dropped none as a packet of the \
-                stack; XDP and redirect drops have no reason here"));
+            book.notes.push(format!(
+                "diagnosis: of {PACKETS} more packets, the kernel dropped none as a packet of the \
+                stack; XDP and redirect drops have no reason here"
+            ));
         }
         Ok(reasons) => {
             for (reason, packets) in reasons {
-                book.notes.push(format!("diagnosis: of {PACKETS} more packets, {packets} were dropped for {reason}"));
+                book.notes.push(format!(
+                    "diagnosis: of {PACKETS} more packets, {packets} were dropped for {reason}"
+                ));
             }
         }
-        Err(error) => book.notes.push(format!("diagnosis: the kernel's drop reasons cannot be read: {}", report::chain(&error))),
+        Err(error) => book
+            .notes
+            .push(format!("diagnosis: the kernel's drop reasons cannot be read: {}", report::chain(&error))),
     }
     Ok(())
 }
@@ -66,7 +73,9 @@ fn reasons(cell: &Cell) -> Result<Vec<(String, u64)>> {
     let names = btf.enum_values("skb_drop_reason")?;
     let name = |reason: u32| {
         let known = names.iter().find(|(_, value)| u32::try_from(*value) == Ok(reason));
-        known.map_or(format!("reason {reason}"), |(name, _)| name.trim_start_matches("SKB_DROP_REASON_").to_owned())
+        known.map_or(format!("reason {reason}"), |(name, _)| {
+            name.trim_start_matches("SKB_DROP_REASON_").to_owned()
+        })
     };
     let mut found = Vec::new();
     for reason in 0..REASONS {

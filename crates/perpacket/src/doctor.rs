@@ -56,7 +56,10 @@ fn load(environment: &Environment) -> Option<Warning> {
 }
 
 fn clocksource(environment: &Environment) -> Option<Warning> {
-    let source = environment.clocksource.as_ref().filter(|name| !matches!(name.as_str(), "tsc" | "kvm-clock" | "arch_sys_counter"))?;
+    let source = environment
+        .clocksource
+        .as_ref()
+        .filter(|name| !matches!(name.as_str(), "tsc" | "kvm-clock" | "arch_sys_counter"))?;
     warning(
         "reading the clock is slow",
         format!("clocksource {source}"),
@@ -84,7 +87,8 @@ fn bpf_hardening(environment: &Environment) -> Option<Warning> {
 
 fn virtualisation(environment: &Environment) -> Option<Warning> {
     let name = environment.virtualisation.as_ref().filter(|name| *name != "none")?;
-    let steal = environment.steal_ticks.map_or(String::new(), |ticks| format!(", {ticks} steal ticks since boot"));
+    let steal =
+        environment.steal_ticks.map_or(String::new(), |ticks| format!(", {ticks} steal ticks since boot"));
     warning(
         "this is a virtual machine: neighbours take time that no clock here shows",
         format!("{name}{steal}"),

@@ -168,7 +168,9 @@ mod tests {
 
     #[test]
     fn options_are_read_whole() {
-        let config = KernelConfig("CONFIG_KASAN_STACK=y\n# CONFIG_KASAN is not set\nCONFIG_DEBUG_NET=y\nCONFIG_HZ=250".into());
+        let config = KernelConfig(
+            "CONFIG_KASAN_STACK=y\n# CONFIG_KASAN is not set\nCONFIG_DEBUG_NET=y\nCONFIG_HZ=250".into(),
+        );
         assert_eq!(config.value("CONFIG_KASAN"), None);
         assert_eq!(config.value("CONFIG_HZ"), Some("250"));
         assert_eq!(config.debug_options(), ["CONFIG_DEBUG_NET"]);

@@ -5,8 +5,9 @@ use anyhow::{Context, Result, bail, ensure};
 use measure::record::CapabilityProbe;
 use traffic::{Ability, BackendKind};
 
-use crate::paths::PathName;
-use crate::scenario::{Cell, Clock, Factor};
+use crate::cell::{Cell, Factor, PathName};
+use crate::paths;
+use crate::scenario::Clock;
 
 /// The largest frame that fits the lab's devices: an MTU of 1,500, the Ethernet header and the FCS.
 const FRAME_BYTES_MAX: u32 = 1_518;
@@ -45,7 +46,7 @@ impl Abilities {
     /// # Errors
     /// What cannot be measured, why, and what would work.
     pub(crate) fn resolve(&self, cell: &Cell, clock: Clock) -> Result<Cell> {
-        let about = cell.path.about();
+        let about = paths::of(cell.path).about();
         if about.needs_bpf
             && let Some(lacking) = self.lacking(BackendKind::Inject)
         {
@@ -58,7 +59,7 @@ impl Abilities {
         let mut resolved = cell.clone();
         resolved.setting.backend = Some(wanted);
         check_setting(&resolved, wanted, clock)?;
-        cell.path.path().frame(&resolved).check()?;
+        paths::of(cell.path).frame(&resolved).check()?;
         Ok(resolved)
     }
 
@@ -72,8 +73,12 @@ impl Abilities {
         let in_its_own_ring = |kind| matches!(kind, BackendKind::TxRing | BackendKind::AfXdp);
         let resolved = [self.resolve(a, clock)?, self.resolve(b, clock)?];
         let kinds = [0, 1].map(|arm: usize| resolved[arm].setting.backend);
-        if let (Factor::Batch, Some(kind)) = (vary, kinds.into_iter().flatten().find(|&kind| in_its_own_ring(kind))) {
-            bail!("batch with {kind}: it hands frames over as its ring has room; use --backend inject, xdp-live or mmsg");
+        if let (Factor::Batch, Some(kind)) =
+            (vary, kinds.into_iter().flatten().find(|&kind| in_its_own_ring(kind)))
+        {
+            bail!(
+                "batch with {kind}: it hands frames over as its ring has room; use --backend inject, xdp-live or mmsg"
+            );
         }
         if vary == Factor::Backend || kinds[0] == kinds[1] {
             return Ok(resolved);
@@ -88,7 +93,7 @@ impl Abilities {
     }
 
     fn check_backend(&self, cell: &Cell, kind: BackendKind) -> Result<BackendKind> {
-        let valid = cell.path.about().ingresses;
+        let valid = paths::of(cell.path).about().ingresses;
         ensure!(
             valid.contains(&kind),
             "{kind} does not lead into {}: it takes {}",
@@ -103,7 +108,7 @@ impl Abilities {
 
     /// The first of the path's ways in that the host has and that the cell's setting does not rule out.
     fn best(&self, cell: &Cell) -> Result<BackendKind> {
-        let ingresses = cell.path.about().ingresses;
+        let ingresses = paths::of(cell.path).about().ingresses;
         let against = |kind: BackendKind| self.lacking(kind).or_else(|| unsuited(kind, cell));
         if let Some(kind) = ingresses.iter().copied().find(|&kind| against(kind).is_none()) {
             return Ok(kind);
@@ -127,7 +132,7 @@ fn unsuited(kind: BackendKind, cell: &Cell) -> Option<String> {
 /// Refuses what a cell's way in bypasses, and what the clock cannot see. Each message says what would work.
 fn check_setting(cell: &Cell, kind: BackendKind, clock: Clock) -> Result<()> {
     let setting = &cell.setting;
-    let about = cell.path.about();
+    let about = paths::of(cell.path).about();
     let injected = matches!(kind, BackendKind::Inject | BackendKind::XdpLive);
     let into_the_driver = matches!(cell.path, PathName::Floor | PathName::XdpDrop | PathName::XdpTx);
     ensure!(
@@ -189,7 +194,7 @@ mod tests {
     use traffic::Lack;
 
     use super::*;
-    use crate::scenario::Setting;
+    use crate::cell::Setting;
 
     /// A host that has these ways in.
     fn host(available: &[BackendKind]) -> Abilities {
@@ -216,7 +221,8 @@ mod tests {
         assert_eq!(best(&host(&[BackendKind::TxRing])), BackendKind::TxRing);
         let error = host(&[]).resolve(&plain, Clock::Thread).unwrap_err().to_string();
         assert!(error.contains("inject: it is not in this version; mmsg: "), "{error}");
-        let error = host(&[BackendKind::Mmsg]).resolve(&cell(PathName::TcDrop, Setting::default()), Clock::Thread);
+        let error =
+            host(&[BackendKind::Mmsg]).resolve(&cell(PathName::TcDrop, Setting::default()), Clock::Thread);
         assert!(error.unwrap_err().to_string().contains("needs BPF programs"));
     }
 
@@ -246,17 +252,21 @@ mod tests {
         let pair = [true, false].map(|gro| cell(PathName::RawDrop, Setting { gro, ..Setting::default() }));
         let all = host(&BackendKind::ALL);
         let resolved = all.resolve_pair(pair.clone(), Clock::Thread, Factor::Gro).unwrap();
-        assert_eq!(resolved.map(|cell| (cell.setting.backend, cell.setting.gro)), [
-            (Some(BackendKind::Mmsg), true),
-            (Some(BackendKind::Mmsg), false)
-        ]);
+        assert_eq!(
+            resolved.map(|cell| (cell.setting.backend, cell.setting.gro)),
+            [(Some(BackendKind::Mmsg), true), (Some(BackendKind::Mmsg), false)]
+        );
         let kinds = [BackendKind::Inject, BackendKind::AfXdp];
-        let pair = kinds.map(|kind| cell(PathName::RawDrop, Setting { backend: Some(kind), ..Setting::default() }));
+        let pair =
+            kinds.map(|kind| cell(PathName::RawDrop, Setting { backend: Some(kind), ..Setting::default() }));
         let resolved = all.resolve_pair(pair, Clock::Thread, Factor::Backend).unwrap();
         assert_eq!(resolved.map(|cell| cell.setting.backend), kinds.map(Some));
 
         let rings = [1, 64].map(|batch| {
-            cell(PathName::RawDrop, Setting { batch, backend: Some(BackendKind::TxRing), ..Setting::default() })
+            cell(
+                PathName::RawDrop,
+                Setting { batch, backend: Some(BackendKind::TxRing), ..Setting::default() },
+            )
         });
         let error = all.resolve_pair(rings, Clock::Thread, Factor::Batch).unwrap_err().to_string();
         assert!(error.contains("use --backend inject"), "{error}");

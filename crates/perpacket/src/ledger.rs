@@ -42,7 +42,9 @@ pub(crate) fn add_counters(book: &mut Ledger, role: &str, before: &Snapshot, aft
     for (key, grown) in diff(before, after) {
         let reason = match (&key.place, key.name.as_str()) {
             (Place::Protocol, "Udp.RcvbufErrors") if socket_known => continue,
-            (Place::Protocol, name) => MIB.iter().find(|(known, _)| *known == name).map(|(_, reason)| *reason),
+            (Place::Protocol, name) => {
+                MIB.iter().find(|(known, _)| *known == name).map(|(_, reason)| *reason)
+            }
             (Place::Link(_), "rx_dropped") => Some("the device could not take it (full backlog or ring)"),
             (Place::Link(_), "tx_dropped") => Some("the device could not send it"),
             _ => None,

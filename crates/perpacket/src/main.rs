@@ -1,5 +1,6 @@
 //! What does one packet cost on this path, and did my change make it cheaper?
 
+mod cell;
 mod cli;
 mod commands;
 mod diagnosis;
@@ -18,6 +19,7 @@ mod rounds;
 mod scenario;
 mod session;
 mod stop;
+mod words;
 
 use std::process::ExitCode;
 

@@ -9,8 +9,8 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use measure::ledger::Ledger;
 use measure::calibrate::{FixedCost, fixed_cost};
+use measure::ledger::Ledger;
 use measure::marginal::{MarginalSample, Work};
 use measure::paired::{CompareOptions, Comparison, PairSample, compare};
 use measure::quantile::Interval;
@@ -19,12 +19,13 @@ use measure::sequential::Looks;
 use measure::verdict::{Criteria, Verdict, judge};
 use measure::warmup::{trend_left, warmup_pairs};
 
+use crate::cell::{Cell, Factor};
 use crate::environment;
 use crate::progress::Progress;
 use crate::recorder::CounterValues;
 use crate::rig::{Rig, Shape, Timed};
 use crate::rounds::{row, stretched};
-use crate::scenario::{Cell, Clock, Compare, Factor, Scenario};
+use crate::scenario::{Clock, Compare, Scenario};
 use crate::session::Session;
 use crate::stop::Deadline;
 
@@ -73,7 +74,9 @@ impl Makeup {
         match compare.reload_pairs {
             None if tunable && matches!(compare.vary, Factor::Spin | Factor::Flows) => Self::Refreshed,
             None if tunable => Self::Shared,
-            Some(_) if tunable && compare.vary != Factor::Command && kind.is_some_and(Rig::has_program) => Self::Reloaded,
+            Some(_) if tunable && compare.vary != Factor::Command && kind.is_some_and(Rig::has_program) => {
+                Self::Reloaded
+            }
             _ => Self::Rebuilt,
         }
     }
@@ -101,7 +104,12 @@ pub(crate) struct Answer {
 
 impl<'a> Pairs<'a> {
     /// A comparison about to begin; its time starts now.
-    pub(crate) fn new(scenario: &'a Scenario, compare: &'a Compare, cells: [Cell; 2], first_variant: usize) -> Self {
+    pub(crate) fn new(
+        scenario: &'a Scenario,
+        compare: &'a Compare,
+        cells: [Cell; 2],
+        first_variant: usize,
+    ) -> Self {
         Self {
             scenario,
             compare,
@@ -152,7 +160,9 @@ impl<'a> Pairs<'a> {
             let due = looks.as_ref().map_or(0, |looks| looks.looks_due(done));
             if !over && due > look.unwrap_or(0) {
                 look = Some(due);
-                if self.compare.early_stop && !matches!(self.answer(looks.as_ref(), look).verdict, Verdict::Inconclusive { .. }) {
+                if self.compare.early_stop
+                    && !matches!(self.answer(looks.as_ref(), look).verdict, Verdict::Inconclusive { .. })
+                {
                     break;
                 }
             }
@@ -186,7 +196,9 @@ impl<'a> Pairs<'a> {
         let seconds = self.deadline.elapsed().as_secs_f64();
         match look {
             _ if session.stop.asked() => "stopped by a signal; this is what was measured until then".into(),
-            Some(look) if !self.deadline.passed() => format!("decided at look {look} of 5, after {seconds:.1} s"),
+            Some(look) if !self.deadline.passed() => {
+                format!("decided at look {look} of 5, after {seconds:.1} s")
+            }
             _ => format!("the time is up, after {seconds:.1} s"),
         }
     }
@@ -215,8 +227,15 @@ impl<'a> Pairs<'a> {
     }
 
     /// The fixed cost of a call: adjacent long and short slices, A and B in turn.
-    fn calibrate(&mut self, block: u32, stage: &mut Stage, shapes: [Shape; 2], session: &mut Session<'_>) -> Result<()> {
-        if self.scenario.measurement.clock == Clock::Machine || (block > 0 && self.makeup != Makeup::Rebuilt) {
+    fn calibrate(
+        &mut self,
+        block: u32,
+        stage: &mut Stage,
+        shapes: [Shape; 2],
+        session: &mut Session<'_>,
+    ) -> Result<()> {
+        if self.scenario.measurement.clock == Clock::Machine || (block > 0 && self.makeup != Makeup::Rebuilt)
+        {
             return Ok(());
         }
         let rounds = if self.makeup == Makeup::Rebuilt { 1 } else { 4 };
@@ -231,7 +250,11 @@ impl<'a> Pairs<'a> {
                     let (long, short) = if long_first { (first, second) } else { (second, first) };
                     if long.void.is_none() && short.void.is_none() {
                         let round = block * rounds + round;
-                        self.calibrations[arm].push(MarginalSample { round, long: long.work(), short: short.work() });
+                        self.calibrations[arm].push(MarginalSample {
+                            round,
+                            long: long.work(),
+                            short: short.work(),
+                        });
                     }
                 }
             }
@@ -240,13 +263,20 @@ impl<'a> Pairs<'a> {
     }
 
     /// The pairs of one block.
-    fn block(&mut self, block: u32, stage: &mut Stage, shapes: [Shape; 2], session: &mut Session<'_>) -> Result<()> {
+    fn block(
+        &mut self,
+        block: u32,
+        stage: &mut Stage,
+        shapes: [Shape; 2],
+        session: &mut Session<'_>,
+    ) -> Result<()> {
         for (arm, &shape) in shapes.iter().enumerate() {
             stage.slice(arm, shape)?; // thrown away: warms up what was made anew
         }
         let mut slices = Vec::new();
         let steal = environment::steal_ticks();
-        let time = Deadline::after(Duration::from_secs_f64(self.scenario.measurement.time_s / f64::from(BLOCKS)));
+        let time =
+            Deadline::after(Duration::from_secs_f64(self.scenario.measurement.time_s / f64::from(BLOCKS)));
         for done in 0.. {
             let full = match self.compare.reload_pairs {
                 Some(pairs) => done >= pairs,
@@ -299,7 +329,11 @@ impl<'a> Pairs<'a> {
     fn answer(&self, looks: Option<&Looks>, look: Option<u32>) -> Answer {
         let confidence = looks.map_or(0.95, Looks::nominal_confidence);
         let fixed = self.fixed_costs();
-        let cost = |pair: &Pair, arm: usize| fixed[arm].and_then(|f| f.ns_per_packet(&pair.works[arm])).unwrap_or(pair.works[arm].ns / pair.works[arm].packets as f64);
+        let cost = |pair: &Pair, arm: usize| {
+            fixed[arm]
+                .and_then(|f| f.ns_per_packet(&pair.works[arm]))
+                .unwrap_or(pair.works[arm].ns / pair.works[arm].packets as f64)
+        };
         let samples: Vec<PairSample> = self
             .pairs
             .iter()
@@ -343,7 +377,9 @@ impl<'a> Pairs<'a> {
     /// Intervals that also cover what is not known about the fixed costs, where these do not cancel.
     fn widened(&self, mut comparison: Comparison, fixed: &[Option<FixedCost>; 2]) -> Comparison {
         let (Some(pair), false) = (self.pairs.first(), self.same_calls()) else { return comparison };
-        let of = |arm: usize| fixed[arm].and_then(|f| f.uncertainty_ns_per_packet(&pair.works[arm])).unwrap_or(0.0);
+        let of = |arm: usize| {
+            fixed[arm].and_then(|f| f.uncertainty_ns_per_packet(&pair.works[arm])).unwrap_or(0.0)
+        };
         let unknown_ns = of(0).hypot(of(1));
         let widen = |interval: &mut Interval, centre: f64, by: f64| {
             interval.low = centre - (centre - interval.low).hypot(by);

@@ -18,7 +18,8 @@ impl Progress {
     /// A line on standard error where that is a terminal and the command is not to be quiet.
     pub(crate) fn new(output: &OutputArgs) -> Self {
         let visible = !output.quiet && io::stderr().is_terminal();
-        let target = if visible { ProgressDrawTarget::stderr_with_hz(5) } else { ProgressDrawTarget::hidden() };
+        let target =
+            if visible { ProgressDrawTarget::stderr_with_hz(5) } else { ProgressDrawTarget::hidden() };
         let bar = ProgressBar::with_draw_target(Some(1000), target);
         if let Ok(style) = ProgressStyle::with_template("{bar:30} {msg}") {
             bar.set_style(style);

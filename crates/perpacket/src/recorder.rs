@@ -6,10 +6,10 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 use jiff::Timestamp;
-use measure::record::{Calibration, End, Head, Program, Record, RecordWriter, Summary, Warning};
-use measure::slice::{Slice, SliceColumns};
 use measure::ledger::Ledger;
 use measure::record;
+use measure::record::{Calibration, End, Head, Program, Record, RecordWriter, Summary, Warning};
+use measure::slice::{Slice, SliceColumns};
 
 use crate::cli::OutputArgs;
 use crate::report::{self, Outcome, OutputFile};

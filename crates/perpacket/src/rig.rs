@@ -13,13 +13,15 @@ use measure::ledger::{Count, Ledger};
 use measure::marginal::Work;
 use measure::slice::VoidReason;
 use traffic::{
-    AfXdp, AfXdpSpec, Backend, BackendKind, Frames, Inject, InjectSpec, Mmsg, MmsgSpec, Sent, TxRingBackend, TxRingSpec,
+    AfXdp, AfXdpSpec, Backend, BackendKind, Frames, Inject, InjectSpec, Mmsg, MmsgSpec, Sent, TxRingBackend,
+    TxRingSpec,
 };
 
+use crate::cell::{Cell, Factor, PathName, Setting};
 use crate::ledger;
 use crate::paths::{self, Ending, FAR, GEN, INGRESS, INGRESS_PEER, SYS};
 use crate::programs::{CONTROL_WORDS, Control, Destination, Injector};
-use crate::scenario::{Cell, Clock, Factor, Setting};
+use crate::scenario::Clock;
 use crate::stop::Deadline;
 
 /// The most packets between two looks at their arrival where they wait in another CPU's backlog, whose limit
@@ -91,12 +93,13 @@ impl Rig {
     /// Builds the lab of a cell whose backend is resolved, and attaches everything to it. With `burdened`, the
     /// injecting program can be given extra work for each frame.
     pub(crate) fn build(cell: &Cell, clock: Clock, burdened: bool) -> Result<Self> {
-        let path = cell.path.path();
+        let path = paths::of(cell.path);
         let what = || format!("build the lab for {} at {} bytes", cell.path, cell.frame_bytes);
         let lab = Lab::build(&paths::lay(cell)?).with_context(what)?;
         let ending = path.open(&lab, cell).with_context(what)?;
         let sender = Sender::open(&lab, cell, burdened).with_context(what)?;
-        let counters = [GEN, SYS, FAR].map(|role| open_counters(&lab, role)).into_iter().collect::<Result<_>>()?;
+        let counters =
+            [GEN, SYS, FAR].map(|role| open_counters(&lab, role)).into_iter().collect::<Result<_>>()?;
         Ok(Self {
             cell: cell.clone(),
             home: if sender.backend.kind() == BackendKind::Inject { SYS } else { GEN },
@@ -202,11 +205,11 @@ impl Rig {
 
     /// Where every packet of this rig ended.
     pub(crate) fn ledger(&mut self) -> Result<Ledger> {
-        let about = self.cell.path.about();
         let sent = Count { packets: self.sent, seen_by: seen_by(self.senders[0].backend.kind()).into() };
-        let mut book = Ledger::new(about.name, Some(self.cell.frame_bytes), sent);
+        let mut book = Ledger::new(self.cell.path.name(), Some(self.cell.frame_bytes), sent);
         let packets = self.arrived()?;
-        let seen_by = self.ending.terminal.as_ref().map_or("injecting program", |terminal| terminal.name()).into();
+        let seen_by =
+            self.ending.terminal.as_ref().map_or("injecting program", |terminal| terminal.name()).into();
         book.received.push(Count { packets, seen_by });
         if book.closes() {
             return Ok(book);
@@ -296,12 +299,12 @@ fn open_backend(
     kind: BackendKind,
     burdened: bool,
 ) -> Result<(Box<dyn Backend>, Option<MappedArray>)> {
-    let frame = cell.path.path().frame(cell).check()?;
+    let frame = paths::of(cell.path).frame(cell).check()?;
     let batch = cell.setting.batch;
     match kind {
         BackendKind::Inject | BackendKind::XdpLive => {
             let (ingress, destination) = match (kind, cell.path) {
-                (_, paths::PathName::Floor) => (lab.device(SYS, INGRESS), Destination::Drop),
+                (_, PathName::Floor) => (lab.device(SYS, INGRESS), Destination::Drop),
                 (BackendKind::Inject, _) => (lab.device(SYS, INGRESS), Destination::Stack),
                 _ => {
                     let device = lab.device(GEN, INGRESS_PEER);
@@ -333,7 +336,12 @@ fn open_backend(
 }
 
 /// Opens a backend that sends out of a device of the calling thread's namespace.
-fn open_device(kind: BackendKind, ifindex: u32, frames: Frames, batch: u32) -> Result<Box<dyn Backend + Send>> {
+fn open_device(
+    kind: BackendKind,
+    ifindex: u32,
+    frames: Frames,
+    batch: u32,
+) -> Result<Box<dyn Backend + Send>> {
     Ok(match kind {
         BackendKind::Mmsg => {
             let spec = MmsgSpec { batch: batch as usize, ..MmsgSpec::new(ifindex) };

@@ -9,11 +9,11 @@ use measure::ledger::Ledger;
 use measure::marginal::{MIN_ROUNDS, MarginalSample, absolute_cost};
 use measure::slice::Slice;
 
-use crate::commands::path::precise;
+use crate::cell::Cell;
 use crate::environment;
 use crate::progress::Progress;
 use crate::rig::{Rig, Shape, Timed};
-use crate::scenario::{Cell, Clock, Scenario};
+use crate::scenario::{Clock, Scenario};
 use crate::session::Session;
 use crate::stop::Deadline;
 
@@ -53,7 +53,10 @@ impl fmt::Display for Stopped {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Precise { rounds, seconds, percent } => {
-                write!(f, "stopped: every half width is within {percent} %, after {rounds} rounds in {seconds:.1} s")
+                write!(
+                    f,
+                    "stopped: every half width is within {percent} %, after {rounds} rounds in {seconds:.1} s"
+                )
             }
             Self::TimeUp { rounds, seconds, percent, precise, of } => write!(
                 f,
@@ -167,7 +170,10 @@ impl Measured {
     pub(crate) fn counters_per_packet(&self) -> BTreeMap<String, Option<f64>> {
         let per_packet = |total: &Option<f64>| Some((*total)? / self.counted_packets as f64);
         let known = self.counted_packets > 0;
-        self.counted.iter().map(|(&name, total)| (name.to_owned(), per_packet(total).filter(|_| known))).collect()
+        self.counted
+            .iter()
+            .map(|(&name, total)| (name.to_owned(), per_packet(total).filter(|_| known)))
+            .collect()
     }
 
     fn count(&mut self, counted: &[(&'static str, Option<f64>)], slice: &Timed) {
@@ -188,7 +194,10 @@ impl Measured {
     }
 
     fn is_precise(&self, wanted: f64) -> bool {
-        self.samples.len() >= MIN_ROUNDS && absolute_cost(&self.samples, 0.95).is_some_and(|cost| precise(&cost, wanted))
+        self.samples.len() >= MIN_ROUNDS
+            && absolute_cost(&self.samples, 0.95)
+                .and_then(|cost| cost.relative_half_width())
+                .is_some_and(|half_width| half_width <= wanted)
     }
 }
 

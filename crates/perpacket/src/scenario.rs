@@ -4,15 +4,14 @@
 //! outside it, but for the machine.
 
 use std::collections::BTreeSet;
-use std::fmt::Display;
 use std::str::FromStr;
 
 use anyhow::{Context, Result, bail, ensure};
 use serde::{Deserialize, Serialize};
 use traffic::BackendKind;
 
-use crate::paths::PathName;
-use crate::programs::MAX_SPIN;
+use crate::cell::{Cell, Factor, PathName, Setting};
+use crate::words::nearest;
 
 /// The form of a scenario that this program writes and reads.
 pub(crate) const SCHEMA: &str = "perpacket.scenario/1";
@@ -49,33 +48,6 @@ pub(crate) enum Job {
     Path,
     /// Two variants in interleaved pairs.
     Ab,
-}
-
-/// What a lab and its frames are made of. Every field is a possible factor of a comparison.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-pub(crate) struct Setting {
-    /// How frames get in; none means the best that the path takes and the host has.
-    #[serde(with = "text", skip_serializing_if = "Option::is_none")]
-    pub(crate) backend: Option<BackendKind>,
-    /// Flows, by destination port.
-    pub(crate) flows: u16,
-    /// Packet-filter rules that match nothing.
-    pub(crate) rules: u32,
-    /// Frames handed over at once.
-    pub(crate) batch: u32,
-    /// GRO and NAPI on the receiving device.
-    pub(crate) gro: bool,
-    /// CPU mask of receive packet steering, in hexadecimal.
-    pub(crate) rps: String,
-    /// Steps of work added to every frame, about 1 ns each.
-    pub(crate) spin: u32,
-}
-
-impl Default for Setting {
-    fn default() -> Self {
-        Self { backend: None, flows: 1, rules: 0, batch: 64, gro: false, rps: "0".into(), spin: 0 }
-    }
 }
 
 /// Slices, clock and stop rule.
@@ -159,114 +131,6 @@ pub(crate) struct Compare {
     pub(crate) reload_pairs: Option<u32>,
 }
 
-/// What can differ between two variants.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-#[allow(missing_docs)]
-pub(crate) enum Factor {
-    Nothing,
-    Command,
-    Rules,
-    Frame,
-    Flows,
-    Batch,
-    Backend,
-    Gro,
-    Rps,
-    Spin,
-}
-
-impl Factor {
-    /// The factors that `--vary` takes.
-    const VARIED: [(&'static str, Self); 8] = [
-        ("rules", Self::Rules),
-        ("frame", Self::Frame),
-        ("flows", Self::Flows),
-        ("batch", Self::Batch),
-        ("backend", Self::Backend),
-        ("gro", Self::Gro),
-        ("rps", Self::Rps),
-        ("spin", Self::Spin),
-    ];
-
-    /// The key of `--vary`.
-    pub(crate) fn name(self) -> &'static str {
-        Self::VARIED.iter().find(|(_, factor)| *factor == self).map_or("nothing", |(name, _)| name)
-    }
-
-    /// Whether both variants can be the same lab and the same program, with other numbers in its control map
-    /// or call. What cannot is rebuilt every few hundred pairs, so that its layout in memory is not the result.
-    pub(crate) fn in_place(self) -> bool {
-        matches!(self, Self::Nothing | Self::Command | Self::Flows | Self::Spin)
-    }
-
-    /// The key and the two values of `KEY=A,B`.
-    pub(crate) fn parse_vary(text: &str) -> Result<(Self, String, String)> {
-        let (key, values) =
-            text.split_once('=').with_context(|| format!("--vary {text}: write KEY=A,B, for example rules=0,50"))?;
-        let factor = Self::VARIED.iter().find(|(name, _)| *name == key).map(|(_, factor)| *factor);
-        let Some(factor) = factor else {
-            bail!("--vary {key}: {}", nearest("factor", key, Self::VARIED.iter().map(|(name, _)| *name)));
-        };
-        match values.split(',').map(str::trim).collect::<Vec<_>>()[..] {
-            [a, b] if !a.is_empty() && !b.is_empty() => Ok((factor, a.into(), b.into())),
-            _ => bail!("--vary {text}: two values are compared, separated by one comma"),
-        }
-    }
-}
-
-/// One thing to measure: a path at a frame size, in a setting.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Cell {
-    pub(crate) path: PathName,
-    pub(crate) frame_bytes: u32,
-    pub(crate) setting: Setting,
-}
-
-impl Cell {
-    /// The same cell with one factor set to a value.
-    pub(crate) fn with(&self, factor: Factor, value: &str) -> Result<Self> {
-        let mut cell = self.clone();
-        let setting = &mut cell.setting;
-        match factor {
-            Factor::Nothing | Factor::Command => {}
-            Factor::Rules => setting.rules = number("rules", value)?,
-            Factor::Frame => cell.frame_bytes = number("frame", value)?,
-            Factor::Flows => setting.flows = number("flows", value)?,
-            Factor::Batch => setting.batch = number("batch", value)?,
-            Factor::Backend => setting.backend = Some(parse_backend(value)?),
-            Factor::Gro => setting.gro = parse_switch("gro", value)?,
-            Factor::Rps => setting.rps = value.into(),
-            Factor::Spin => setting.spin = number("spin", value)?,
-        }
-        cell.setting.check()?;
-        Ok(cell)
-    }
-}
-
-impl Setting {
-    /// Refuses what no lab can be made of. What a path cannot take is refused by the path.
-    pub(crate) fn check(&self) -> Result<()> {
-        ensure!(self.flows >= 1, "flows = 0: at least one flow is needed to send anything");
-        ensure!(
-            (1..=256).contains(&self.batch),
-            "batch = {}: 1 to 256 frames can be handed over at once (TEST_XDP_MAX_BATCH, net/bpf/test_run.c)",
-            self.batch
-        );
-        ensure!(self.rules <= 10_000, "rules = {}: at most 10,000 are built", self.rules);
-        ensure!(self.spin <= MAX_SPIN, "spin = {}: at most {MAX_SPIN} steps a frame", self.spin);
-        self.rps_mask()?;
-        Ok(())
-    }
-
-    /// The steering mask as a number; 0 is off.
-    pub(crate) fn rps_mask(&self) -> Result<u64> {
-        let digits = self.rps.trim_start_matches("0x");
-        u64::from_str_radix(digits, 16)
-            .with_context(|| format!("rps = {}: a CPU mask in hexadecimal is needed, for example 0x2", self.rps))
-    }
-}
-
 impl Scenario {
     /// Reads a scenario file. A key that means nothing is an error that names the nearest one that does.
     pub(crate) fn from_toml(text: &str) -> Result<Self> {
@@ -312,11 +176,19 @@ impl Scenario {
         let m = &self.measurement;
         ensure!(m.packets >= 1, "a slice of 0 packets costs nothing: use --slice 5000");
         ensure!(m.packets <= 10_000_000, "a slice of {} packets: at most 10,000,000", m.packets);
-        ensure!(m.packets >= 64, "a slice of {} packets is shorter than its own noise: at least 64", m.packets);
+        ensure!(
+            m.packets >= 64,
+            "a slice of {} packets is shorter than its own noise: at least 64",
+            m.packets
+        );
         ensure!(m.time_s.is_finite() && m.time_s > 0.0, "time_s = {}: a positive time is needed", m.time_s);
         ensure!(m.precision > 0.0 && m.precision < 1.0, "precision = {}: a share of 1", m.precision);
         if let Some(compare) = &self.compare {
-            ensure!(compare.margin > 0.0 && compare.margin < 1.0, "margin = {}: a share of 1", compare.margin);
+            ensure!(
+                compare.margin > 0.0 && compare.margin < 1.0,
+                "margin = {}: a share of 1",
+                compare.margin
+            );
             ensure!(
                 compare.reload_pairs.is_none_or(|pairs| pairs >= 10),
                 "reload_pairs: at least 10 pairs between two rebuilds"
@@ -330,39 +202,6 @@ impl Scenario {
     }
 }
 
-/// `on` and `off`.
-pub(crate) fn parse_switch(name: &str, value: &str) -> Result<bool> {
-    match value {
-        "on" | "true" | "1" => Ok(true),
-        "off" | "false" | "0" => Ok(false),
-        other => bail!("{name} = {other}: use on or off"),
-    }
-}
-
-/// A backend by name.
-pub(crate) fn parse_backend(value: &str) -> Result<BackendKind> {
-    let names = BackendKind::ALL.map(|kind| kind.to_string());
-    value.parse().map_err(|_| anyhow::anyhow!("{}", nearest("backend", value, names.iter().map(String::as_str))))
-}
-
-/// A sentence that names the nearest known word, and all of them.
-pub(crate) fn nearest<'a>(what: &str, word: &str, known: impl Iterator<Item = &'a str> + Clone) -> String {
-    let close = known.clone().map(|k| (strsim::damerau_levenshtein(word, k), k)).min();
-    let hint = match close {
-        Some((distance, near)) if distance <= 1 + near.len() / 3 => format!("; `{near}` is near"),
-        _ => String::new(),
-    };
-    let all: Vec<&str> = known.collect();
-    format!("no {what} is called `{word}`{hint} (known: {})", all.join(", "))
-}
-
-fn number<T: FromStr>(name: &str, value: &str) -> Result<T>
-where
-    T::Err: Display,
-{
-    value.parse().map_err(|e| anyhow::anyhow!("{name} = {value}: {e}"))
-}
-
 /// Every key that a scenario can have, from a whole one.
 fn known_keys() -> BTreeSet<String> {
     let whole = Scenario {
@@ -374,7 +213,11 @@ fn known_keys() -> BTreeSet<String> {
         measurement: Measurement { packets: 1, clock: Clock::Thread, time_s: 1.0, precision: 0.1, seed: 0 },
         host: HostUse { cpu: Some(0), expedite: true },
         compare: Some(Compare {
-            vary: Factor::Nothing, a: String::new(), b: String::new(), margin: 0.1, early_stop: true,
+            vary: Factor::Nothing,
+            a: String::new(),
+            b: String::new(),
+            margin: 0.1,
+            early_stop: true,
             reload_pairs: Some(1),
         }),
     };
@@ -394,29 +237,6 @@ fn keys(table: &toml::Table) -> Vec<String> {
 
 fn last_key(path: &str) -> &str {
     path.rsplit('.').next().unwrap_or(path)
-}
-
-/// An optional value as the text that it prints as.
-mod text {
-    use super::{Display, FromStr};
-    use serde::{Deserialize, Deserializer, Serializer, de::Error};
-
-    pub(super) fn serialize<T: Display, S: Serializer>(value: &Option<T>, to: S) -> Result<S::Ok, S::Error> {
-        match value {
-            Some(value) => to.collect_str(value),
-            None => to.serialize_none(),
-        }
-    }
-
-    pub(super) fn deserialize<'de, T, D>(from: D) -> Result<Option<T>, D::Error>
-    where
-        T: FromStr,
-        T::Err: Display,
-        D: Deserializer<'de>,
-    {
-        let text = String::deserialize(from)?;
-        text.parse().map(Some).map_err(|e: T::Err| D::Error::custom(format!("`{text}`: {e}")))
-    }
 }
 
 #[cfg(test)]
@@ -478,9 +298,14 @@ mod tests {
         for bad in ["rules", "rules=1", "rules=1,2,3", "rules=,1", "ruels=0,1"] {
             assert!(Factor::parse_vary(bad).is_err(), "{bad}");
         }
-        for (factor, value) in [(Factor::Rules, "-1"), (Factor::Batch, "0"), (Factor::Gro, "maybe"),
-            (Factor::Rps, "xyz"), (Factor::Flows, "0"), (Factor::Spin, "99999")]
-        {
+        for (factor, value) in [
+            (Factor::Rules, "-1"),
+            (Factor::Batch, "0"),
+            (Factor::Gro, "maybe"),
+            (Factor::Rps, "xyz"),
+            (Factor::Flows, "0"),
+            (Factor::Spin, "99999"),
+        ] {
             assert!(cell.with(factor, value).is_err(), "{factor:?} {value}");
         }
     }

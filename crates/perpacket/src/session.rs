@@ -8,18 +8,19 @@ use anyhow::{Context, Result, ensure};
 use jiff::Timestamp;
 use lab::HostSettings;
 use lab::journal::Guard;
-use linux::perf::{Counters, Counts, Event};
 use linux::cpu::{self, Ksoftirqd};
+use linux::perf::{Counters, Counts, Event};
 use linux::{SyscallError, privilege};
 use measure::order::{Order, Seed};
 use measure::record::{self, CapabilityProbe, Head, Variant, Warning};
 use traffic::BackendKind;
 
+use crate::cell::Cell;
 use crate::cli::OutputArgs;
 use crate::host::Abilities;
 use crate::recorder::{self, CounterValues, Recorder};
 use crate::report::{self, Outcome};
-use crate::scenario::{Cell, Clock, Scenario};
+use crate::scenario::{Clock, Scenario};
 use crate::stop::Stop;
 use crate::{doctor, environment};
 
@@ -59,8 +60,12 @@ impl Ground {
         }
         let stop = Stop::listen()?;
         let allowed = cpu::allowed()?;
-        let wanted = scenario.host.cpu.or(allowed.last().copied()).context("no CPU is allowed to this process")?;
-        ensure!(allowed.contains(&wanted), "CPU {wanted} is not allowed to this process; allowed: {allowed:?}");
+        let wanted =
+            scenario.host.cpu.or(allowed.last().copied()).context("no CPU is allowed to this process")?;
+        ensure!(
+            allowed.contains(&wanted),
+            "CPU {wanted} is not allowed to this process; allowed: {allowed:?}"
+        );
         cpu::pin(wanted)?;
         // Other work then interrupts a slice less often. An ordinary user may not, and measures all the same.
         drop(cpu::set_nice(PRIORITY));
@@ -98,7 +103,9 @@ impl<'a> Session<'a> {
             report::write_stderr(&report::opening(scenario, &head, ground.cpu, output.verbose)?);
         }
         let mut warnings = doctor::warnings(&head.environment);
-        warnings.extend(ground.abilities.lacking(BackendKind::Inject).and_then(|why| doctor::without_injection(&why)));
+        warnings.extend(
+            ground.abilities.lacking(BackendKind::Inject).and_then(|why| doctor::without_injection(&why)),
+        );
         let recorder = Recorder::start(head, output)?;
         let mut session = Self {
             scenario,
@@ -222,7 +229,8 @@ pub(crate) fn fresh_seed() -> u64 {
 }
 
 fn expedite(scenario: &Scenario, cells: &[Cell]) -> Result<Option<Guard>> {
-    let injects = |cell: &Cell| matches!(cell.setting.backend, Some(BackendKind::Inject | BackendKind::XdpLive));
+    let injects =
+        |cell: &Cell| matches!(cell.setting.backend, Some(BackendKind::Inject | BackendKind::XdpLive));
     if !privilege::full() {
         return Ok(None);
     }

@@ -15,7 +15,16 @@ use measure::record::{self, Clock, Outcome, Record};
 use measure::verdict::Verdict;
 
 const ALL_PATHS: [&str; 10] = [
-    "floor", "xdp-drop", "xdp-tx", "tc-drop", "raw-drop", "forward", "forward6", "bridge", "udp", "udp-noport",
+    "floor",
+    "xdp-drop",
+    "xdp-tx",
+    "tc-drop",
+    "raw-drop",
+    "forward",
+    "forward6",
+    "bridge",
+    "udp",
+    "udp-noport",
 ];
 
 /// The ways in that the record names, by variant.
@@ -41,7 +50,8 @@ fn every_path_is_measured_and_accounted_for() {
         assert_eq!((usize::from(row.variant), &row.clock, row.void_slices), (index, &Clock::ThreadCpu, 0));
         assert!(row.cost.ns > 0.0, "{}: {row:?}", variant.name);
         assert_eq!(row.over_floor.is_some(), variant.path != "floor", "{}", variant.name);
-        let slices: Vec<_> = record.slices.iter().filter(|slice| usize::from(slice.variant) == index).collect();
+        let slices: Vec<_> =
+            record.slices.iter().filter(|slice| usize::from(slice.variant) == index).collect();
         let packets: u64 = slices.iter().map(|slice| slice.packets).sum();
         assert!(slices.len() >= 12, "{}: a round has six pairs", variant.name);
         let sent = record.ledgers[index].ledger.sent.packets;
@@ -64,12 +74,15 @@ fn every_way_in_is_accounted_for() {
         ("xdp-live", "on"),
     ] {
         let setting = ["--backend", backend, "--gro", gro, "--flows", "3"];
-        let record = measured(&[&["path", "raw-drop", "--frame", "64,1518", "--time", "300ms"], &setting[..]].concat());
+        let record = measured(
+            &[&["path", "raw-drop", "--frame", "64,1518", "--time", "300ms"], &setting[..]].concat(),
+        );
         assert_eq!(backends(&record), [backend; 2]);
     }
     for backend in ["mmsg", "tx-ring", "af-xdp"] {
         let paths = ["path", "xdp-drop", "xdp-tx", "forward", "bridge", "udp", "udp-noport"];
-        let record = measured(&[&paths[..], &["--frame", "272", "--time", "300ms", "--backend", backend]].concat());
+        let record =
+            measured(&[&paths[..], &["--frame", "272", "--time", "300ms", "--backend", backend]].concat());
         assert_eq!(backends(&record), [backend; 6]);
     }
 }
@@ -133,7 +146,10 @@ fn the_stored_record_is_the_printed_one() {
     let store = scratch.path().to_str().unwrap();
     let json = scratch.file("document.json");
     for args in [&["path", "raw-drop", "floor"][..], &["ab", "raw-drop", "--vary", "flows=1,2"]] {
-        let output = command(args).args(["--time", "500ms", "--store", store, "--json", &json, "-q"]).output().unwrap();
+        let output = command(args)
+            .args(["--time", "500ms", "--store", store, "--json", &json, "-q"])
+            .output()
+            .unwrap();
         assert!(matches!(output.status.code(), Some(0 | 3)), "{output:?}");
         assert!(!output.stdout.is_empty(), "the table is printed, as the document goes to a file");
         let texts = scratch.records();

@@ -48,7 +48,8 @@ fn an_ordinary_user_measures_what_is_possible() {
     let scratch = Scratch::new();
     let program = copied(&scratch);
     let common = ["--frame", "64", "--slice", "1000", "--no-save"];
-    let done = as_a_user(&scratch, &program, &[&["path", "--time", "2s", "--json", "-"], &common[..]].concat());
+    let done =
+        as_a_user(&scratch, &program, &[&["path", "--time", "2s", "--json", "-"], &common[..]].concat());
     let record = measured(&done);
     let paths: Vec<&str> = record.head.variants.iter().map(|variant| variant.path.as_str()).collect();
     assert_eq!(paths, ["raw-drop", "forward", "udp"]);
@@ -71,7 +72,19 @@ fn steering_works_without_root() {
         return;
     }
     let scratch = Scratch::new();
-    let args = ["path", "raw-drop", "--frame", "64", "--time", "1s", "--rps", "1", "--clock", "machine", "--no-save"];
+    let args = [
+        "path",
+        "raw-drop",
+        "--frame",
+        "64",
+        "--time",
+        "1s",
+        "--rps",
+        "1",
+        "--clock",
+        "machine",
+        "--no-save",
+    ];
     let done = as_a_user(&scratch, &copied(&scratch), &[&args[..], &["--json", "-"]].concat());
     assert!(matches!(done.code, Some(0 | 3)), "{done:?}");
     assert_every_packet_arrived(&record::read(done.stdout.as_bytes()).unwrap());
@@ -91,9 +104,14 @@ fn what_needs_root_says_so() {
         (&["path", "raw-drop"], "use --store DIR or --no-save"),
         (&["doctor", "--clean"], "as root"),
     ] {
-        let done = as_a_user(&scratch, &program, &[args, if args[0] == "path" { &["-q"] } else { &[] }].concat());
+        let done =
+            as_a_user(&scratch, &program, &[args, if args[0] == "path" { &["-q"] } else { &[] }].concat());
         assert_eq!((done.code, done.stdout.as_str()), (Some(2), ""), "{args:?}: {done:?}");
-        assert!(done.stderr.contains(expected) && done.stderr.lines().count() == 1, "{args:?}: {}", done.stderr);
+        assert!(
+            done.stderr.contains(expected) && done.stderr.lines().count() == 1,
+            "{args:?}: {}",
+            done.stderr
+        );
     }
     let done = as_a_user(&scratch, &program, &["doctor"]);
     assert_eq!(done.code, Some(0), "{done:?}");

@@ -5,12 +5,12 @@ use measure::holm;
 use measure::record::{ComparisonRow, Extra, Summary};
 use measure::verdict::{Criteria, Verdict, judge_family};
 
+use crate::cell::{Cell, Factor, PathName};
 use crate::cli::{AbArgs, OutputArgs};
 use crate::diagnosis;
 use crate::pairs::{Answer, Pairs};
-use crate::paths::PathName;
 use crate::report::{self, Outcome};
-use crate::scenario::{Cell, Compare, Factor, Job, SCHEMA, Scenario, default_precision};
+use crate::scenario::{Compare, Job, SCHEMA, Scenario, default_precision};
 use crate::session::{Ground, Session};
 
 /// From arguments to a scenario, and on.
@@ -18,7 +18,11 @@ pub(crate) fn run(args: &AbArgs) -> Result<Outcome> {
     let scenario = Scenario {
         schema: SCHEMA.into(),
         job: Job::Ab,
-        paths: args.paths.iter().map(|name| name.parse::<PathName>().map_err(anyhow::Error::msg)).collect::<Result<_>>()?,
+        paths: args
+            .paths
+            .iter()
+            .map(|name| name.parse::<PathName>().map_err(anyhow::Error::msg))
+            .collect::<Result<_>>()?,
         frames: vec![args.frame],
         setting: args.setting.resolve()?,
         measurement: args.slice.resolve(args.time, default_precision())?,
@@ -106,7 +110,8 @@ fn criteria(compare: &Compare) -> Criteria {
 }
 
 fn rows(answers: &[(Cell, Answer)], compare: &Compare, session: &Session<'_>) -> Vec<ComparisonRow> {
-    let p_values: Vec<f64> = answers.iter().filter_map(|(_, answer)| Some(answer.comparison?.p_value)).collect();
+    let p_values: Vec<f64> =
+        answers.iter().filter_map(|(_, answer)| Some(answer.comparison?.p_value)).collect();
     let mut adjusted = holm::adjust(&p_values).into_iter();
     let row = |(index, (_, answer)): (usize, &(Cell, Answer))| {
         Some(ComparisonRow {

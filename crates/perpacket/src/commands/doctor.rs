@@ -9,6 +9,7 @@ use linux::{cpu, privilege};
 use measure::record::{CapabilityProbe, Device, Environment, Warning};
 use serde::Serialize;
 
+use crate::cell::PathName;
 use crate::cli::DoctorArgs;
 use crate::environment::{self, KernelConfig};
 use crate::host::Abilities;
@@ -87,7 +88,11 @@ fn clean() -> Result<Vec<String>> {
     if let Some(failed) = done.failed.into_iter().next() {
         return Err(failed).context("put back what a killed run left");
     }
-    Ok(done.restored.iter().map(|setting| format!("{} = {}", setting.path.display(), setting.value)).collect())
+    Ok(done
+        .restored
+        .iter()
+        .map(|setting| format!("{} = {}", setting.path.display(), setting.value))
+        .collect())
 }
 
 fn kernel_options() -> Vec<CapabilityProbe> {
@@ -109,7 +114,11 @@ fn text(report: &Report, cleaned: bool) -> String {
     let known = |value: &Option<String>| value.clone().unwrap_or_else(|| "unknown".into());
     let e = &report.environment;
     line(format!("kernel       {} ({})", known(&e.kernel_release), known(&e.architecture)));
-    line(format!("CPU          {}, {} online", known(&e.cpu_model), e.cores.map_or("?".into(), |n| n.to_string())));
+    line(format!(
+        "CPU          {}, {} online",
+        known(&e.cpu_model),
+        e.cores.map_or("?".into(), |n| n.to_string())
+    ));
     line(format!("privilege    {}", privilege_text()));
     line(format!("clock        {}, governor {}", known(&e.clocksource), known(&e.governor)));
     line("\nways in and counters".into());
@@ -134,8 +143,8 @@ fn text(report: &Report, cleaned: bool) -> String {
         ));
     }
     line("\npaths".into());
-    for path in paths::PathName::ALL {
-        line(format!("  {path:<11} {}", path.about().summary));
+    for path in PathName::ALL {
+        line(format!("  {path:<11} {}", paths::of(path).about().summary));
     }
     line("\nwhat makes results noisy or different here".into());
     if report.warnings.is_empty() && report.remarks.is_empty() {

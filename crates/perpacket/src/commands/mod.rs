@@ -10,8 +10,9 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 
+use crate::cell::{Setting, parse_backend, parse_switch};
 use crate::cli::{HostArgs, SettingArgs, SliceArgs};
-use crate::scenario::{HostUse, Measurement, Setting, parse_backend, parse_switch};
+use crate::scenario::{HostUse, Measurement};
 use crate::session::fresh_seed;
 
 impl SettingArgs {

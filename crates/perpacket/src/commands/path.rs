@@ -2,15 +2,15 @@
 
 use anyhow::{Context, Result, bail};
 use measure::ledger::Ledger;
-use measure::marginal::{AbsoluteCost, absolute_cost, over_floor, round_costs};
+use measure::marginal::{absolute_cost, over_floor, round_costs};
 use measure::record::{Clock, CostRow, Extra, Summary, Warning};
 
+use crate::cell::{Cell, PathName};
 use crate::cli::{OutputArgs, PathArgs};
 use crate::diagnosis;
-use crate::paths::PathName;
 use crate::report::{self, Outcome};
 use crate::rounds::{Measured, Rounds, Stopped};
-use crate::scenario::{Cell, Job, SCHEMA, Scenario};
+use crate::scenario::{Job, SCHEMA, Scenario};
 use crate::session::{Ground, KSOFTIRQD, Session};
 
 /// What is measured when no path is named.
@@ -115,7 +115,8 @@ fn rows(measured: &[Measured], session: &Session<'_>) -> Vec<CostRow> {
     let row = |(index, m): (usize, &Measured)| {
         let cost = absolute_cost(&m.samples, CONFIDENCE)?;
         let costs = round_costs(&m.samples);
-        let over = floor_of(&m.cell).and_then(|floor| over_floor(&costs, &round_costs(&floor.samples), CONFIDENCE));
+        let over =
+            floor_of(&m.cell).and_then(|floor| over_floor(&costs, &round_costs(&floor.samples), CONFIDENCE));
         Some(CostRow {
             variant: u16::try_from(index).ok()?,
             clock: session.clock(),
@@ -154,7 +155,13 @@ fn judge(rows: &[CostRow], cells: &[Cell], stopped: &Stopped) -> Outcome {
     }
 }
 
-fn print(summary: &Summary, cells: &[Cell], ledgers: &[Ledger], refused: &[String], output: &OutputArgs) -> Result<()> {
+fn print(
+    summary: &Summary,
+    cells: &[Cell],
+    ledgers: &[Ledger],
+    refused: &[String],
+    output: &OutputArgs,
+) -> Result<()> {
     let mut text = report::cost_table(&summary.rows, cells, ledgers);
     if let Some(stopped) = &summary.stopped {
         text += &format!("{stopped}\n");
@@ -169,9 +176,4 @@ fn print(summary: &Summary, cells: &[Cell], ledgers: &[Ledger], refused: &[Strin
         text += &report::ledger_text(book);
     }
     report::write_stdout(&text).context("print the result")
-}
-
-/// Whether a cost is known as precisely as asked for.
-pub(crate) fn precise(cost: &AbsoluteCost, precision: f64) -> bool {
-    cost.relative_half_width().is_some_and(|half_width| half_width <= precision)
 }

@@ -15,20 +15,9 @@ use crate::report::{Outcome, write_json, write_stdout};
 #[serde(untagged)]
 enum Answer {
     /// What a line of this rate carries at this frame size.
-    Line {
-        bit_per_s: f64,
-        frame_bytes: u32,
-        wire_bits: u64,
-        pps: f64,
-        ns_per_packet: f64,
-    },
+    Line { bit_per_s: f64, frame_bytes: u32, wire_bits: u64, pps: f64, ns_per_packet: f64 },
     /// What a packet costs less after than before.
-    Difference {
-        before_pps: f64,
-        after_pps: f64,
-        saved_ns: f64,
-        change_percent: f64,
-    },
+    Difference { before_pps: f64, after_pps: f64, saved_ns: f64, change_percent: f64 },
 }
 
 /// Answers and prints.
@@ -37,9 +26,14 @@ pub(crate) fn run(args: &WireArgs) -> Result<Outcome> {
     let answers = match words[..] {
         ["diff"] => differences(io::stdin().lock())?,
         ["diff", before, after] => vec![difference(before, after)?],
-        ["diff", ..] => bail!("wire diff: two rates, BEFORE and AFTER, or none to read pairs from standard input"),
+        ["diff", ..] => {
+            bail!("wire diff: two rates, BEFORE and AFTER, or none to read pairs from standard input")
+        }
         [rate, ref frames @ ..] if !frames.is_empty() => lines(rate, frames)?,
-        _ => bail!("wire {}: a frame size is missing; write wire 10G 64, or wire diff BEFORE AFTER", words.join(" ")),
+        _ => bail!(
+            "wire {}: a frame size is missing; write wire 10G 64, or wire diff BEFORE AFTER",
+            words.join(" ")
+        ),
     };
     if let Some(file) = &args.json {
         write_json(file, &answers)?;
@@ -53,7 +47,8 @@ pub(crate) fn run(args: &WireArgs) -> Result<Outcome> {
 fn lines(rate: &str, frames: &[&str]) -> Result<Vec<Answer>> {
     let rate = wire::parse_rate(rate)?;
     let line = |frame: &&str| {
-        let frame_bytes: u32 = frame.parse().with_context(|| format!("frame size `{frame}`: a number of bytes is needed"))?;
+        let frame_bytes: u32 =
+            frame.parse().with_context(|| format!("frame size `{frame}`: a number of bytes is needed"))?;
         ensure!(
             (wire::MIN_FRAME_BYTES..=65_535).contains(&frame_bytes),
             "frame size {frame_bytes}: Ethernet frames have 64 bytes at least (with the 4-byte FCS)"
@@ -79,8 +74,14 @@ fn differences(input: impl BufRead) -> Result<Vec<Answer>> {
         match columns[..] {
             [] => {}
             [first, ..] if first.starts_with('#') => {}
-            [before, after] => answers.push(difference(before, after).with_context(|| format!("line {}", index + 1))?),
-            _ => bail!("line {}: two columns are needed, BEFORE and AFTER, and {} stand there", index + 1, columns.len()),
+            [before, after] => {
+                answers.push(difference(before, after).with_context(|| format!("line {}", index + 1))?)
+            }
+            _ => bail!(
+                "line {}: two columns are needed, BEFORE and AFTER, and {} stand there",
+                index + 1,
+                columns.len()
+            ),
         }
     }
     ensure!(!answers.is_empty(), "wire diff: standard input has no pair of rates");
@@ -101,7 +102,8 @@ fn difference(before: &str, after: &str) -> Result<Answer> {
 fn pps(text: &str) -> Result<f64> {
     let plain = text.replace('_', "");
     let groups: Vec<&str> = plain.split(',').collect();
-    let is_grouped = groups[1..].iter().all(|group| group.len() == 3 && group.bytes().all(|b| b.is_ascii_digit()));
+    let is_grouped =
+        groups[1..].iter().all(|group| group.len() == 3 && group.bytes().all(|b| b.is_ascii_digit()));
     let plain = if is_grouped { groups.concat() } else { plain };
     match wire::parse_rate(&plain)? {
         Rate::Pps(pps) => Ok(pps),
@@ -142,7 +144,8 @@ mod tests {
 
     #[test]
     fn a_column_of_rates() {
-        let input = "# before after\n977414 1025150\n\n2801058\t2885820\n2_800_896,2885820\n977,414  1,025,150\n";
+        let input =
+            "# before after\n977414 1025150\n\n2801058\t2885820\n2_800_896,2885820\n977,414  1,025,150\n";
         let answers = differences(input.as_bytes()).unwrap();
         let text = text(&answers);
         assert_eq!(answers.len(), 4);

@@ -9,7 +9,7 @@ use linux::nft::Family;
 
 use super::ending::{Ending, RuleCount};
 use super::{About, Path, topology};
-use crate::scenario::Cell;
+use crate::cell::Cell;
 
 #[derive(Debug)]
 pub(crate) struct Bridge;
@@ -17,7 +17,6 @@ pub(crate) struct Bridge;
 impl Path for Bridge {
     fn about(&self) -> &'static About {
         &About {
-            name: "bridge",
             summary: "switched by a bridge to another port, counted behind it",
             ingresses: super::INTO_THE_STACK,
             filtered: false,

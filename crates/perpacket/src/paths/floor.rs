@@ -7,7 +7,7 @@ use template::Addresses;
 
 use super::ending::Ending;
 use super::{About, Path, topology};
-use crate::scenario::Cell;
+use crate::cell::Cell;
 use traffic::BackendKind;
 
 #[derive(Debug)]
@@ -16,7 +16,6 @@ pub(crate) struct Floor;
 impl Path for Floor {
     fn about(&self) -> &'static About {
         &About {
-            name: "floor",
             summary: "injected and dropped at once: the cost of injecting",
             ingresses: &[BackendKind::Inject],
             filtered: false,

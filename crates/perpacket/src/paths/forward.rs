@@ -9,7 +9,7 @@ use linux::nft::Family;
 
 use super::ending::{Ending, RuleCount};
 use super::{About, Path, topology};
-use crate::scenario::Cell;
+use crate::cell::Cell;
 
 #[derive(Debug)]
 pub(crate) struct Forward;
@@ -17,7 +17,6 @@ pub(crate) struct Forward;
 impl Path for Forward {
     fn about(&self) -> &'static About {
         &About {
-            name: "forward",
             summary: "routed to a next hop, counted there",
             ingresses: super::INTO_THE_STACK,
             filtered: true,
@@ -46,7 +45,6 @@ pub(crate) struct Forward6;
 impl Path for Forward6 {
     fn about(&self) -> &'static About {
         &About {
-            name: "forward6",
             summary: "routed to a next hop over IPv6, counted there",
             ingresses: super::INTO_THE_STACK,
             filtered: true,

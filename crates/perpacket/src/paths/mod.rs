@@ -17,18 +17,16 @@ mod xdp_drop;
 mod xdp_tx;
 
 use std::fmt;
-use std::str::FromStr;
 
 use anyhow::Result;
 use lab::{Lab, Plan};
-use serde::{Deserialize, Serialize};
 use template::{Addresses, UdpFrame};
 use traffic::BackendKind;
 
-use crate::scenario::{Cell, nearest};
+use crate::cell::{Cell, PathName};
 
 pub(crate) use ending::Ending;
-pub(crate) use topology::{FAR, GEN, INGRESS, INGRESS_PEER, SYS, lay};
+pub(crate) use topology::{FAR, GEN, INGRESS, INGRESS_PEER, SYS};
 
 /// A path through the kernel.
 pub(crate) trait Path: fmt::Debug + Sync {
@@ -62,8 +60,6 @@ pub(crate) trait Path: fmt::Debug + Sync {
 /// A path described as data.
 #[derive(Debug)]
 pub(crate) struct About {
-    /// Its name on the command line.
-    pub(crate) name: &'static str,
     /// Where its packets go and end.
     pub(crate) summary: &'static str,
     /// The ways in that are valid for it, best first.
@@ -82,88 +78,29 @@ const INTO_THE_STACK: &[BackendKind] =
     &[BackendKind::Inject, BY_DEVICE[0], BY_DEVICE[1], BY_DEVICE[2], BackendKind::XdpLive];
 
 /// Valid ingresses of paths that end in the driver's XDP hook: a device must receive the frame.
-const INTO_THE_DRIVER: &[BackendKind] = &[BackendKind::XdpLive, BackendKind::AfXdp, BY_DEVICE[0], BY_DEVICE[1]];
+const INTO_THE_DRIVER: &[BackendKind] =
+    &[BackendKind::XdpLive, BackendKind::AfXdp, BY_DEVICE[0], BY_DEVICE[1]];
 
-/// A path by name.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
-pub(crate) enum PathName {
-    Floor,
-    XdpDrop,
-    XdpTx,
-    TcDrop,
-    RawDrop,
-    Forward,
-    Forward6,
-    Bridge,
-    Udp,
-    UdpNoport,
+/// The whole plan of a cell's lab: the common topology, and what its path adds.
+pub(crate) fn lay(cell: &Cell) -> Result<Plan> {
+    let path = of(cell.path);
+    let mut plan = topology::common(cell, matches!(path.addresses().1, Addresses::V6 { .. }))?;
+    path.plan(cell, &mut plan);
+    Ok(plan)
 }
 
-impl PathName {
-    /// Every path, cheapest first.
-    pub(crate) const ALL: [Self; 10] = [
-        Self::Floor,
-        Self::XdpDrop,
-        Self::XdpTx,
-        Self::TcDrop,
-        Self::RawDrop,
-        Self::Forward,
-        Self::Forward6,
-        Self::Bridge,
-        Self::Udp,
-        Self::UdpNoport,
-    ];
-
-    /// The path itself.
-    pub(crate) fn path(self) -> &'static dyn Path {
-        match self {
-            Self::Floor => &floor::Floor,
-            Self::XdpDrop => &xdp_drop::XdpDrop,
-            Self::XdpTx => &xdp_tx::XdpTx,
-            Self::TcDrop => &tc_drop::TcDrop,
-            Self::RawDrop => &raw_drop::RawDrop,
-            Self::Forward => &forward::Forward,
-            Self::Forward6 => &forward::Forward6,
-            Self::Bridge => &bridge::Bridge,
-            Self::Udp => &udp::Udp,
-            Self::UdpNoport => &udp_noport::UdpNoport,
-        }
-    }
-
-    /// What the path is.
-    pub(crate) fn about(self) -> &'static About {
-        self.path().about()
-    }
-}
-
-impl fmt::Display for PathName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.about().name)
-    }
-}
-
-impl FromStr for PathName {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        Self::ALL
-            .into_iter()
-            .find(|path| path.about().name == text)
-            .ok_or_else(|| nearest("path", text, Self::ALL.map(|path| path.about().name).into_iter()))
-    }
-}
-
-impl TryFrom<String> for PathName {
-    type Error = String;
-
-    fn try_from(text: String) -> Result<Self, String> {
-        text.parse()
-    }
-}
-
-impl From<PathName> for String {
-    fn from(path: PathName) -> Self {
-        path.about().name.into()
+/// The path of this name.
+pub(crate) fn of(name: PathName) -> &'static dyn Path {
+    match name {
+        PathName::Floor => &floor::Floor,
+        PathName::XdpDrop => &xdp_drop::XdpDrop,
+        PathName::XdpTx => &xdp_tx::XdpTx,
+        PathName::TcDrop => &tc_drop::TcDrop,
+        PathName::RawDrop => &raw_drop::RawDrop,
+        PathName::Forward => &forward::Forward,
+        PathName::Forward6 => &forward::Forward6,
+        PathName::Bridge => &bridge::Bridge,
+        PathName::Udp => &udp::Udp,
+        PathName::UdpNoport => &udp_noport::UdpNoport,
     }
 }

@@ -9,7 +9,7 @@ use linux::nft::Family;
 
 use super::ending::{Ending, RuleCount};
 use super::{About, Path, topology};
-use crate::scenario::Cell;
+use crate::cell::Cell;
 
 #[derive(Debug)]
 pub(crate) struct RawDrop;
@@ -17,7 +17,6 @@ pub(crate) struct RawDrop;
 impl Path for RawDrop {
     fn about(&self) -> &'static About {
         &About {
-            name: "raw-drop",
             summary: "a packet-filter rule at prerouting, priority raw, drops",
             ingresses: super::INTO_THE_STACK,
             filtered: true,

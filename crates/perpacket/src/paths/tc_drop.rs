@@ -6,8 +6,8 @@ use template::Addresses;
 
 use super::ending::{Ending, Hook, attach_counter};
 use super::{About, Path, topology};
+use crate::cell::Cell;
 use crate::programs::Action;
-use crate::scenario::Cell;
 
 #[derive(Debug)]
 pub(crate) struct TcDrop;
@@ -15,7 +15,6 @@ pub(crate) struct TcDrop;
 impl Path for TcDrop {
     fn about(&self) -> &'static About {
         &About {
-            name: "tc-drop",
             summary: "a program at the tc ingress hook drops",
             ingresses: super::INTO_THE_STACK,
             filtered: false,

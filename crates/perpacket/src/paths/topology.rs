@@ -17,7 +17,7 @@ use lab::{Plan, Port};
 use linux::nft::{self, Family, Hook, Match, Rule, Verdict};
 use template::Addresses;
 
-use crate::scenario::Cell;
+use crate::cell::Cell;
 
 /// Role of the namespace that sends.
 pub(crate) const GEN: &str = "gen";
@@ -61,11 +61,15 @@ pub(crate) const COUNTER: &str = "arrived";
 /// NF_IP_PRI_RAW (include/uapi/linux/netfilter_ipv4.h, 6.18).
 const PRIORITY_RAW: i32 = -300;
 
-/// The whole plan of a cell: the common topology, and what its path adds.
-pub(crate) fn lay(cell: &Cell) -> Result<Plan> {
+/// The common topology of a cell.
+pub(crate) fn common(cell: &Cell, with_ipv6: bool) -> Result<Plan> {
     let mut plan = Plan::new();
     for role in [GEN, SYS, FAR] {
-        if uses_ipv6(cell) { plan.namespace_with_ipv6(role) } else { plan.namespace(role) };
+        if with_ipv6 {
+            plan.namespace_with_ipv6(role)
+        } else {
+            plan.namespace(role)
+        };
     }
     if cell.setting.rps_mask()? != 0 {
         plan.rps_mask(SYS, cell.setting.rps.trim_start_matches("0x"));
@@ -81,7 +85,6 @@ pub(crate) fn lay(cell: &Cell) -> Result<Plan> {
         plan.offload(GEN, INGRESS_PEER, Offload::Tso, false);
         plan.offload(SYS, INGRESS, Offload::Gro, true);
     }
-    cell.path.path().plan(cell, &mut plan);
     Ok(plan)
 }
 
@@ -161,10 +164,6 @@ fn filler_rule6(index: u32) -> Rule {
 pub(crate) fn count_and_drop(plan: &mut Plan, role: &str, device: &str) {
     let chain = Chain::at_device("ingress", device).rule(Rule::count_and_drop().counting_into(COUNTER));
     plan.table(role, Table::new(Family::Netdev, TABLE).counter(COUNTER).chain(chain));
-}
-
-fn uses_ipv6(cell: &Cell) -> bool {
-    matches!(cell.path.path().addresses().1, Addresses::V6 { .. })
 }
 
 /// The network of one of the addresses above: IPv4 has 24 bits of it, IPv6 64.

@@ -9,7 +9,7 @@ use linux::nft::Family;
 
 use super::ending::{Ending, SocketCount};
 use super::{About, Path, topology};
-use crate::scenario::Cell;
+use crate::cell::Cell;
 
 #[derive(Debug)]
 pub(crate) struct Udp;
@@ -17,7 +17,6 @@ pub(crate) struct Udp;
 impl Path for Udp {
     fn about(&self) -> &'static About {
         &About {
-            name: "udp",
             summary: "delivered to a UDP socket and read from it by the same thread",
             ingresses: super::INTO_THE_STACK,
             filtered: true,

@@ -9,7 +9,7 @@ use linux::nft::Family;
 
 use super::ending::{Ending, RuleCount};
 use super::{About, Path, topology};
-use crate::scenario::Cell;
+use crate::cell::Cell;
 
 #[derive(Debug)]
 pub(crate) struct UdpNoport;
@@ -17,7 +17,6 @@ pub(crate) struct UdpNoport;
 impl Path for UdpNoport {
     fn about(&self) -> &'static About {
         &About {
-            name: "udp-noport",
             summary: "to a closed UDP port, the ICMP answer counted at the sender",
             ingresses: super::INTO_THE_STACK,
             filtered: true,

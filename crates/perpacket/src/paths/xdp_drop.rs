@@ -6,8 +6,8 @@ use template::Addresses;
 
 use super::ending::{Ending, Hook, attach_counter};
 use super::{About, Path, topology};
+use crate::cell::Cell;
 use crate::programs::Action;
-use crate::scenario::Cell;
 
 #[derive(Debug)]
 pub(crate) struct XdpDrop;
@@ -15,7 +15,6 @@ pub(crate) struct XdpDrop;
 impl Path for XdpDrop {
     fn about(&self) -> &'static About {
         &About {
-            name: "xdp-drop",
             summary: "a native XDP program on the receiving veth drops",
             ingresses: super::INTO_THE_DRIVER,
             filtered: false,

@@ -7,8 +7,8 @@ use template::Addresses;
 
 use super::ending::{Ending, Hook, attach_counter};
 use super::{About, Path, topology};
+use crate::cell::Cell;
 use crate::programs::Action;
-use crate::scenario::Cell;
 
 #[derive(Debug)]
 pub(crate) struct XdpTx;
@@ -16,7 +16,6 @@ pub(crate) struct XdpTx;
 impl Path for XdpTx {
     fn about(&self) -> &'static About {
         &About {
-            name: "xdp-tx",
             summary: "a native XDP program sends back, counted where it came from",
             ingresses: super::INTO_THE_DRIVER,
             filtered: false,
@@ -32,9 +31,11 @@ impl Path for XdpTx {
 
     fn open(&self, lab: &Lab, _cell: &Cell) -> Result<Ending> {
         let back = (topology::GEN, topology::INGRESS_PEER);
-        let (count, counting) = attach_counter(lab, back, Hook::Xdp, Action::XdpDrop, "XDP program at the sender")?;
+        let (count, counting) =
+            attach_counter(lab, back, Hook::Xdp, Action::XdpDrop, "XDP program at the sender")?;
         let there = (topology::SYS, topology::INGRESS);
-        let (_, sending) = attach_counter(lab, there, Hook::Xdp, Action::XdpTx, "XDP program that sends back")?;
+        let (_, sending) =
+            attach_counter(lab, there, Hook::Xdp, Action::XdpTx, "XDP program that sends back")?;
         Ok(Ending::of(count).holding((counting, sending)))
     }
 }

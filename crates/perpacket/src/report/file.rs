@@ -28,7 +28,10 @@ impl OutputFile {
         if path.as_os_str() != "-" {
             made = !path.exists();
             let opened = OpenOptions::new().write(true).create(true).truncate(false).open(path);
-            file = Some(opened.with_context(|| format!("open {} for the result; name another file", path.display()))?);
+            file = Some(
+                opened
+                    .with_context(|| format!("open {} for the result; name another file", path.display()))?,
+            );
         }
         Ok(Self { path: path.to_owned(), file, made })
     }

@@ -7,15 +7,25 @@ use measure::verdict::Verdict;
 use measure::wire;
 
 use super::numbers::{bounds, ns, percent, thousands};
+use crate::cell::{Cell, Factor};
 use crate::pairs::Answer;
-use crate::scenario::{Cell, Compare, Factor};
+use crate::scenario::Compare;
 
 /// Line rates that a cost is held against, in bit/s.
 const LINES: [(&str, f64); 4] = [("10G", 10e9), ("25G", 25e9), ("40G", 40e9), ("100G", 100e9)];
 
 /// What every cell costs, one row each.
 pub(crate) fn cost_table(rows: &[CostRow], cells: &[Cell], ledgers: &[Ledger]) -> String {
-    let mut table = plain(&["path", "frame", "via", "ns/packet", "95 % interval", "rounds 10–90 %", "over floor", "Mpps"]);
+    let mut table = plain(&[
+        "path",
+        "frame",
+        "via",
+        "ns/packet",
+        "95 % interval",
+        "rounds 10–90 %",
+        "over floor",
+        "Mpps",
+    ]);
     let mut header: Vec<String> = header_of(&table);
     header.extend(LINES.iter().map(|(name, _)| (*name).to_owned()));
     header.push("unaccounted".into());
@@ -49,11 +59,18 @@ pub(crate) fn counters_text(rows: &[CostRow], cells: &[Cell]) -> String {
     let mut text = String::from("counters per packet\n");
     for row in rows {
         let cell = &cells[usize::from(row.variant)];
-        let known = row.counters_per_packet.iter().filter_map(|(name, value)| Some(format!("{name} {:.4}", (*value)?)));
+        let known = row
+            .counters_per_packet
+            .iter()
+            .filter_map(|(name, value)| Some(format!("{name} {:.4}", (*value)?)));
         text += &format!("  {} {}: {}\n", cell.path, cell.frame_bytes, known.collect::<Vec<_>>().join(", "));
     }
     let missing = |row: &CostRow| -> Vec<String> {
-        row.counters_per_packet.iter().filter(|(_, value)| value.is_none()).map(|(name, _)| name.clone()).collect()
+        row.counters_per_packet
+            .iter()
+            .filter(|(_, value)| value.is_none())
+            .map(|(name, _)| name.clone())
+            .collect()
     };
     if let Some(missing) = rows.first().map(missing).filter(|missing| !missing.is_empty()) {
         text += &format!("  not counted on this machine: {}\n", missing.join(", "));
@@ -63,7 +80,18 @@ pub(crate) fn counters_text(rows: &[CostRow], cells: &[Cell]) -> String {
 
 /// A comparison: one row a path.
 pub(crate) fn comparison_table(answers: &[(Cell, Answer)], compare: &Compare) -> String {
-    let mut table = plain(&["path", "frame", "A ns", "B ns", "B − A ns", "interval", "B vs A", "interval", "pairs", "verdict"]);
+    let mut table = plain(&[
+        "path",
+        "frame",
+        "A ns",
+        "B ns",
+        "B − A ns",
+        "interval",
+        "B vs A",
+        "interval",
+        "pairs",
+        "verdict",
+    ]);
     for (cell, answer) in answers {
         let mut line = vec![cell.path.to_string(), cell.frame_bytes.to_string()];
         match &answer.comparison {
@@ -89,7 +117,11 @@ pub(crate) fn comparison_table(answers: &[(Cell, Answer)], compare: &Compare) ->
             Some(c) => {
                 text += &format!(
                     "; intervals at {:.1} %, pair SD {:.2} %, {} block{}, inflation {:.2}",
-                    c.confidence * 100.0, c.pair_sd * 100.0, c.blocks, if c.blocks == 1 { "" } else { "s" }, c.inflation
+                    c.confidence * 100.0,
+                    c.pair_sd * 100.0,
+                    c.blocks,
+                    if c.blocks == 1 { "" } else { "s" },
+                    c.inflation
                 );
             }
             None => text += "; too few pairs for an interval: give it more --time",
@@ -109,7 +141,8 @@ pub(crate) fn comparison_table(answers: &[(Cell, Answer)], compare: &Compare) ->
 pub(crate) fn ledger_text(book: &Ledger) -> String {
     let frame = book.frame_bytes.map_or(String::new(), |bytes| format!(" at {bytes} bytes"));
     let mut text = format!("ledger of {}{frame}\n", book.path);
-    let mut line = |packets: u64, what: &str| text.push_str(&format!("  {:>16}  {what}\n", thousands(packets)));
+    let mut line =
+        |packets: u64, what: &str| text.push_str(&format!("  {:>16}  {what}\n", thousands(packets)));
     line(book.sent.packets, &format!("sent ({})", book.sent.seen_by));
     for count in &book.received {
         line(count.packets, &format!("received ({})", count.seen_by));

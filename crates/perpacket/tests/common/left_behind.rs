@@ -33,9 +33,9 @@ impl Held {
         Self { namespaces: namespaces(pid), bpf, pid }
     }
 
-    /// Network namespaces, BPF programs and maps that are held.
-    pub(crate) fn counts(&self) -> [usize; 3] {
-        [self.namespaces.len(), self.bpf.programs.len(), self.bpf.maps.len()]
+    /// Network namespaces and BPF programs that are held. A map may be held by its program alone.
+    pub(crate) fn counts(&self) -> (usize, usize) {
+        (self.namespaces.len(), self.bpf.programs.len())
     }
 
     /// Waits until all of it is gone, now that the process is.
@@ -78,7 +78,9 @@ pub(crate) fn rcu_original() -> String {
 pub(crate) fn wait_until_put_back(original: &str, pids: &[u32]) {
     wait_for("the settings of the host are put back", || {
         let holders: Vec<String> = match fs::read_dir(format!("{DEFAULT_DIRECTORY}/holders")) {
-            Ok(entries) => entries.flatten().filter_map(|entry| entry.file_name().into_string().ok()).collect(),
+            Ok(entries) => {
+                entries.flatten().filter_map(|entry| entry.file_name().into_string().ok()).collect()
+            }
             Err(_) => Vec::new(),
         };
         let ours = |name: &String| pids.iter().any(|pid| name.starts_with(&format!("{pid}-")));
@@ -110,6 +112,9 @@ fn namespaces(pid: u32) -> BTreeSet<String> {
 
 /// Every process but other runs of the program: the kernel may have given the number of a namespace to one of theirs.
 fn other_processes() -> impl Iterator<Item = u32> {
-    let pids = fs::read_dir("/proc").unwrap().flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-    pids.filter(|pid| fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name.trim() != "perpacket"))
+    let pids =
+        fs::read_dir("/proc").unwrap().flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    pids.filter(|pid| {
+        fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name.trim() != "perpacket")
+    })
 }

@@ -1,0 +1,274 @@
+//! What is measured: a path at a frame size, in a setting; and the factors by which two such cells can differ.
+
+use std::fmt::{self, Display};
+use std::str::FromStr;
+
+use anyhow::{Context, Result, bail, ensure};
+use serde::{Deserialize, Serialize};
+use traffic::BackendKind;
+
+use crate::programs::MAX_SPIN;
+use crate::words::nearest;
+
+/// One thing to measure: a path at a frame size, in a setting.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Cell {
+    pub(crate) path: PathName,
+    pub(crate) frame_bytes: u32,
+    pub(crate) setting: Setting,
+}
+
+impl Cell {
+    /// The same cell with one factor set to a value.
+    pub(crate) fn with(&self, factor: Factor, value: &str) -> Result<Self> {
+        let mut cell = self.clone();
+        let setting = &mut cell.setting;
+        match factor {
+            Factor::Nothing | Factor::Command => {}
+            Factor::Rules => setting.rules = number("rules", value)?,
+            Factor::Frame => cell.frame_bytes = number("frame", value)?,
+            Factor::Flows => setting.flows = number("flows", value)?,
+            Factor::Batch => setting.batch = number("batch", value)?,
+            Factor::Backend => setting.backend = Some(parse_backend(value)?),
+            Factor::Gro => setting.gro = parse_switch("gro", value)?,
+            Factor::Rps => setting.rps = value.into(),
+            Factor::Spin => setting.spin = number("spin", value)?,
+        }
+        cell.setting.check()?;
+        Ok(cell)
+    }
+}
+
+/// What a lab and its frames are made of. Every field is a possible factor of a comparison.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct Setting {
+    /// How frames get in; none means the best that the path takes and the host has.
+    #[serde(with = "text", skip_serializing_if = "Option::is_none")]
+    pub(crate) backend: Option<BackendKind>,
+    /// Flows, by destination port.
+    pub(crate) flows: u16,
+    /// Packet-filter rules that match nothing.
+    pub(crate) rules: u32,
+    /// Frames handed over at once.
+    pub(crate) batch: u32,
+    /// GRO and NAPI on the receiving device.
+    pub(crate) gro: bool,
+    /// CPU mask of receive packet steering, in hexadecimal.
+    pub(crate) rps: String,
+    /// Steps of work added to every frame, about 1 ns each.
+    pub(crate) spin: u32,
+}
+
+impl Default for Setting {
+    fn default() -> Self {
+        Self { backend: None, flows: 1, rules: 0, batch: 64, gro: false, rps: "0".into(), spin: 0 }
+    }
+}
+
+impl Setting {
+    /// Refuses what no lab can be made of. What a path cannot take is refused by the path.
+    pub(crate) fn check(&self) -> Result<()> {
+        ensure!(self.flows >= 1, "flows = 0: at least one flow is needed to send anything");
+        ensure!(
+            (1..=256).contains(&self.batch),
+            "batch = {}: 1 to 256 frames can be handed over at once (TEST_XDP_MAX_BATCH, net/bpf/test_run.c)",
+            self.batch
+        );
+        ensure!(self.rules <= 10_000, "rules = {}: at most 10,000 are built", self.rules);
+        ensure!(self.spin <= MAX_SPIN, "spin = {}: at most {MAX_SPIN} steps a frame", self.spin);
+        self.rps_mask()?;
+        Ok(())
+    }
+
+    /// The steering mask as a number; 0 is off.
+    pub(crate) fn rps_mask(&self) -> Result<u64> {
+        let digits = self.rps.trim_start_matches("0x");
+        u64::from_str_radix(digits, 16).with_context(|| {
+            format!("rps = {}: a CPU mask in hexadecimal is needed, for example 0x2", self.rps)
+        })
+    }
+}
+
+/// A path by name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub(crate) enum PathName {
+    Floor,
+    XdpDrop,
+    XdpTx,
+    TcDrop,
+    RawDrop,
+    Forward,
+    Forward6,
+    Bridge,
+    Udp,
+    UdpNoport,
+}
+
+impl PathName {
+    /// Every path, cheapest first.
+    pub(crate) const ALL: [Self; 10] = [
+        Self::Floor,
+        Self::XdpDrop,
+        Self::XdpTx,
+        Self::TcDrop,
+        Self::RawDrop,
+        Self::Forward,
+        Self::Forward6,
+        Self::Bridge,
+        Self::Udp,
+        Self::UdpNoport,
+    ];
+
+    /// Its name on the command line and in files.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Floor => "floor",
+            Self::XdpDrop => "xdp-drop",
+            Self::XdpTx => "xdp-tx",
+            Self::TcDrop => "tc-drop",
+            Self::RawDrop => "raw-drop",
+            Self::Forward => "forward",
+            Self::Forward6 => "forward6",
+            Self::Bridge => "bridge",
+            Self::Udp => "udp",
+            Self::UdpNoport => "udp-noport",
+        }
+    }
+}
+
+impl fmt::Display for PathName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+impl FromStr for PathName {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        Self::ALL
+            .into_iter()
+            .find(|path| path.name() == text)
+            .ok_or_else(|| nearest("path", text, Self::ALL.map(|path| path.name()).into_iter()))
+    }
+}
+
+impl TryFrom<String> for PathName {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        text.parse()
+    }
+}
+
+impl From<PathName> for String {
+    fn from(path: PathName) -> Self {
+        path.name().into()
+    }
+}
+
+/// What can differ between two variants.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+#[allow(missing_docs)]
+pub(crate) enum Factor {
+    Nothing,
+    Command,
+    Rules,
+    Frame,
+    Flows,
+    Batch,
+    Backend,
+    Gro,
+    Rps,
+    Spin,
+}
+
+impl Factor {
+    /// The factors that `--vary` takes.
+    const VARIED: [(&'static str, Self); 8] = [
+        ("rules", Self::Rules),
+        ("frame", Self::Frame),
+        ("flows", Self::Flows),
+        ("batch", Self::Batch),
+        ("backend", Self::Backend),
+        ("gro", Self::Gro),
+        ("rps", Self::Rps),
+        ("spin", Self::Spin),
+    ];
+
+    /// The key of `--vary`.
+    pub(crate) fn name(self) -> &'static str {
+        Self::VARIED.iter().find(|(_, factor)| *factor == self).map_or("nothing", |(name, _)| name)
+    }
+
+    /// Whether both variants can be the same lab and the same program, with other numbers in its control map
+    /// or call. What cannot is rebuilt every few hundred pairs, so that its layout in memory is not the result.
+    pub(crate) fn in_place(self) -> bool {
+        matches!(self, Self::Nothing | Self::Command | Self::Flows | Self::Spin)
+    }
+
+    /// The key and the two values of `KEY=A,B`.
+    pub(crate) fn parse_vary(text: &str) -> Result<(Self, String, String)> {
+        let (key, values) = text
+            .split_once('=')
+            .with_context(|| format!("--vary {text}: write KEY=A,B, for example rules=0,50"))?;
+        let factor = Self::VARIED.iter().find(|(name, _)| *name == key).map(|(_, factor)| *factor);
+        let Some(factor) = factor else {
+            bail!("--vary {key}: {}", nearest("factor", key, Self::VARIED.iter().map(|(name, _)| *name)));
+        };
+        match values.split(',').map(str::trim).collect::<Vec<_>>()[..] {
+            [a, b] if !a.is_empty() && !b.is_empty() => Ok((factor, a.into(), b.into())),
+            _ => bail!("--vary {text}: two values are compared, separated by one comma"),
+        }
+    }
+}
+
+/// `on` and `off`.
+pub(crate) fn parse_switch(name: &str, value: &str) -> Result<bool> {
+    match value {
+        "on" | "true" | "1" => Ok(true),
+        "off" | "false" | "0" => Ok(false),
+        other => bail!("{name} = {other}: use on or off"),
+    }
+}
+
+/// A backend by name.
+pub(crate) fn parse_backend(value: &str) -> Result<BackendKind> {
+    let names = BackendKind::ALL.map(|kind| kind.to_string());
+    value
+        .parse()
+        .map_err(|_| anyhow::anyhow!("{}", nearest("backend", value, names.iter().map(String::as_str))))
+}
+
+fn number<T: FromStr>(name: &str, value: &str) -> Result<T>
+where
+    T::Err: Display,
+{
+    value.parse().map_err(|e| anyhow::anyhow!("{name} = {value}: {e}"))
+}
+
+/// An optional value as the text that it prints as.
+mod text {
+    use super::{Display, FromStr};
+    use serde::{Deserialize, Deserializer, Serializer, de::Error};
+
+    pub(super) fn serialize<T: Display, S: Serializer>(value: &Option<T>, to: S) -> Result<S::Ok, S::Error> {
+        match value {
+            Some(value) => to.collect_str(value),
+            None => to.serialize_none(),
+        }
+    }
+
+    pub(super) fn deserialize<'de, T, D>(from: D) -> Result<Option<T>, D::Error>
+    where
+        T: FromStr,
+        T::Err: Display,
+        D: Deserializer<'de>,
+    {
+        let text = String::deserialize(from)?;
+        text.parse().map(Some).map_err(|e: T::Err| D::Error::custom(format!("`{text}`: {e}")))
+    }
+}
