@@ -7,9 +7,9 @@ use anyhow::{Context, Result};
 use lab::{Lab, Plan, Port};
 use linux::bpf::{Link, Map, Program, ProgramKind, ProgramSpec, XdpMode};
 use template::{Addresses, CheckedFrame, UdpFrame};
+use traffic::programs::{self, Action};
 use traffic::{ProgramSink, Sink};
 
-use crate::programs::{self, Action};
 use crate::sender::{Sender, Usage};
 
 /// Role of the namespace that sends, and its device.
@@ -43,7 +43,6 @@ impl Arena {
         let lab = Lab::build(&plan)?;
         let map = Map::percpu_array(8, 1)?;
         let insns = programs::counter(Action::XdpDrop, map.fd())?;
-        let insns: Vec<[u8; 8]> = insns.into_iter().map(ebpf::Insn::to_bytes).collect();
         let program = Program::load(&ProgramSpec::new(ProgramKind::Xdp, "bench_count", &insns))?;
         let ifindex = lab.device(FAR.0, FAR.1).ifindex;
         let link = lab

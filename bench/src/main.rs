@@ -10,9 +10,6 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod arena;
-#[allow(dead_code)] // the benchmark uses two of its programs
-#[path = "../../crates/perpacket/src/programs.rs"]
-mod programs;
 mod sender;
 mod table;
 

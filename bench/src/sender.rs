@@ -8,13 +8,13 @@ use anyhow::{Context, Result, bail};
 use linux::bpf::{Map, Program, ProgramKind, ProgramSpec};
 use linux::clock;
 use linux::procfs::CpuTimes;
+use traffic::programs::{CONTROL_WORDS, Control, Destination, Injector};
 use traffic::{
     AfXdp, AfXdpSpec, Backend, BackendKind, Frames, Inject, InjectSpec, Mmsg, MmsgSpec, TxRingBackend,
     TxRingSpec,
 };
 
 use crate::arena::Arena;
-use crate::programs::{CONTROL_WORDS, Control, Destination, Injector};
 
 /// The name of the reference.
 pub(crate) const REFERENCE: &str = "trafgen";
@@ -96,8 +96,14 @@ impl Sender {
 fn xdp_live(arena: &Arena) -> Result<Inject> {
     let map = Map::array(8 * CONTROL_WORDS, 1, true)?;
     let destination = Destination::Device(arena.ifindex());
-    let injector = Injector { frame: &arena.frame, destination, spin: false, control_fd: map.fd() };
-    let insns: Vec<[u8; 8]> = injector.assemble()?.into_iter().map(ebpf::Insn::to_bytes).collect();
+    let injector = Injector {
+        header_bytes: arena.frame.header_bytes(),
+        write_headers: &|asm, packet, flow, scratch| arena.frame.lower(asm, packet, flow, scratch),
+        destination,
+        spin: false,
+        control_fd: map.fd(),
+    };
+    let insns = injector.assemble()?;
     let program = Program::load(&ProgramSpec::new(ProgramKind::Xdp, "bench_send", &insns))?;
     let control = map.mmap_array()?;
     control.store(Control::Flows as usize, 1);

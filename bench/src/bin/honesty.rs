@@ -140,8 +140,17 @@ fn measure_all(args: &Args) -> Result<String> {
     let mut known = Vec::new();
     for (kind, (first, second)) in known_kinds.iter().zip(first.iter().zip(&second)) {
         let mean = (first.difference_ns + second.difference_ns) / 2.0;
-        let one = |said: &Said| format!("{:.2} [{:.2}, {:.2}]", said.difference_ns, said.interval.low, said.interval.high);
-        writeln!(table, "| {} spin {} | {} | {} | {mean:.2} |", kind.path, kind.spin, one(first), one(second))?;
+        let one = |said: &Said| {
+            format!("{:.2} [{:.2}, {:.2}]", said.difference_ns, said.interval.low, said.interval.high)
+        };
+        writeln!(
+            table,
+            "| {} spin {} | {} | {} | {mean:.2} |",
+            kind.path,
+            kind.spin,
+            one(first),
+            one(second)
+        )?;
         known.push((*kind, mean));
     }
     writeln!(
@@ -187,8 +196,15 @@ fn compare_all(args: &Args, kinds: &[(Kind, u32)], order: &mut Order) -> Result<
         let one = compare_once(args, *kind, args.seconds)?;
         let line = format!(
             "{}/{} {} spin {}: {:+.2} [{:+.2}, {:+.2}] ns, ±{:.3} %, {:?}\n",
-            done + 1, list.len(), kind.path, kind.spin, one.difference_ns, one.interval.low, one.interval.high,
-            one.relative_half_width * 100.0, one.verdict
+            done + 1,
+            list.len(),
+            kind.path,
+            kind.spin,
+            one.difference_ns,
+            one.interval.low,
+            one.interval.high,
+            one.relative_half_width * 100.0,
+            one.verdict
         );
         drop(std::io::stderr().write_all(line.as_bytes()));
         said.push(one);
@@ -210,10 +226,13 @@ fn compare_once(args: &Args, kind: Kind, seconds: u32) -> Result<Said> {
     let record = record::read(BufReader::new(File::open(&file)?))?;
     std::fs::remove_file(&file)?;
     let summary = record.summary.as_ref().context("the record has no summary")?;
-    let row = summary.comparisons.first().context("the record has no comparison: too few pairs for an interval")?;
+    let row =
+        summary.comparisons.first().context("the record has no comparison: too few pairs for an interval")?;
     let pairs = pairs(&record);
-    let ordered = |(a, b): (Vec<f64>, Vec<f64>)| foil::run_a_then_b(&a, &b).is_some_and(|row| row.delta.is_some());
-    let blocks = |(a, b): (Vec<f64>, Vec<f64>)| foil::benchstat(&a, &b).is_some_and(|row| row.delta.is_some());
+    let ordered =
+        |(a, b): (Vec<f64>, Vec<f64>)| foil::run_a_then_b(&a, &b).is_some_and(|row| row.delta.is_some());
+    let blocks =
+        |(a, b): (Vec<f64>, Vec<f64>)| foil::benchstat(&a, &b).is_some_and(|row| row.delta.is_some());
     Ok(Said {
         kind,
         verdict: row.verdict,

@@ -17,7 +17,9 @@ pub enum NamedDeviceError {
         known: Vec<String>,
     },
     /// It leads to everybody.
-    #[error("{name} carries a default route: test traffic there would reach other hosts, and is always refused; name a device of its own")]
+    #[error(
+        "{name} carries a default route: test traffic there would reach other hosts, and is always refused; name a device of its own"
+    )]
     DefaultRoute {
         /// The device.
         name: String,

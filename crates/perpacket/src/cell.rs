@@ -6,8 +6,8 @@ use std::str::FromStr;
 use anyhow::{Context, Result, bail, ensure};
 use serde::{Deserialize, Serialize};
 use traffic::BackendKind;
+use traffic::programs::MAX_SPIN;
 
-use crate::programs::MAX_SPIN;
 use crate::words::nearest;
 
 /// One thing to measure: a path at a frame size, in a setting.

@@ -2,6 +2,8 @@
 
 use measure::record::{Environment, Warning};
 
+use crate::environment;
+
 /// What deserves a line before a measurement: only what changes figures.
 pub(crate) fn warnings(environment: &Environment) -> Vec<Warning> {
     let checks = [debug_options, governor, load, clocksource, jit, bpf_hardening];
@@ -19,7 +21,7 @@ pub(crate) fn without_injection(lacking: &str) -> Option<Warning> {
 
 /// What is worth knowing, but no reason to warn before every run.
 pub(crate) fn remarks(environment: &Environment) -> Vec<Warning> {
-    let checks = [virtualisation, container, smt, mitigations];
+    let checks = [virtualisation, container, quota, smt, mitigations];
     checks.iter().filter_map(|check| check(environment)).collect()
 }
 
@@ -102,6 +104,30 @@ fn container(environment: &Environment) -> Option<Warning> {
         "this is a container: its CPU quota can stop the measuring thread",
         name.clone(),
         "give it whole CPUs (cpuset), no quota",
+    )
+}
+
+/// A limit on CPU time stops every thread of the group for the rest of a period once it is used up (cpu.max of
+/// cgroup v2, cpu.cfs_quota_us of v1).
+fn quota(_environment: &Environment) -> Option<Warning> {
+    let groups = environment::text("/proc/self/cgroup")?;
+    let limit = groups.lines().find_map(|line| {
+        let mut parts = line.splitn(3, ':').skip(1);
+        let (controllers, path) = (parts.next()?, parts.next()?);
+        if controllers.is_empty() {
+            let max = environment::text(&format!("/sys/fs/cgroup{path}/cpu.max"))?;
+            (!max.starts_with("max")).then_some(format!("cpu.max = {max}"))
+        } else if controllers.split(',').any(|name| name == "cpu") {
+            let quota = environment::text(&format!("/sys/fs/cgroup/cpu{path}/cpu.cfs_quota_us"))?;
+            (!quota.starts_with('-')).then_some(format!("cpu.cfs_quota_us = {quota}"))
+        } else {
+            None
+        }
+    })?;
+    warning(
+        "the control group of this process limits its CPU time: slices are stopped in the middle",
+        limit,
+        "run outside of the group, or lift its limit",
     )
 }
 

@@ -92,6 +92,14 @@ impl Abilities {
         common.with_context(|| format!("no way into {} takes both variants: name one with --backend", a.path))
     }
 
+    /// Says where a cell's way in is not the one that its path would take first, and why.
+    pub(crate) fn fallback(&self, cell: &Cell) -> Option<String> {
+        let first = *paths::of(cell.path).about().ingresses.first()?;
+        let taken = cell.setting.backend?;
+        let lacking = self.lacking(first)?;
+        Some(format!("{first} is not available here ({lacking}); {} goes in by {taken}", cell.path))
+    }
+
     fn check_backend(&self, cell: &Cell, kind: BackendKind) -> Result<BackendKind> {
         let valid = paths::of(cell.path).about().ingresses;
         ensure!(

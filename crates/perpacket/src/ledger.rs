@@ -4,7 +4,9 @@
 //! this program: a packet lost to a full backlog is in the device's `rx_dropped` (and again in `softnet_stat`, which
 //! belongs to the whole host and is left out); one lost in IP or UDP is in exactly one of the named MIB counters.
 
-use lab::counters::{Place, Snapshot, diff};
+use std::collections::BTreeMap;
+
+use lab::counters::{Key, Place, Snapshot, diff};
 use measure::ledger::{Drop, Ledger};
 
 /// MIB counters of a namespace in which a packet ends, and what they mean. `UdpInErrors` is absent: it contains the
@@ -36,10 +38,14 @@ pub(crate) fn add_known(book: &mut Ledger, drops: Vec<(&'static str, u64)>) {
     }
 }
 
-/// Adds what the namespaces' counters say was dropped between two snapshots, as long as packets are missing.
+/// Adds what a namespace's counters say was dropped between two snapshots, as long as packets are missing.
 pub(crate) fn add_counters(book: &mut Ledger, role: &str, before: &Snapshot, after: &Snapshot) {
+    add_grown(book, role, diff(before, after));
+}
+
+fn add_grown(book: &mut Ledger, role: &str, grown: BTreeMap<Key, i64>) {
     let socket_known = book.drops.iter().any(|drop| drop.counter == SOCKET);
-    for (key, grown) in diff(before, after) {
+    for (key, grown) in grown {
         let reason = match (&key.place, key.name.as_str()) {
             (Place::Protocol, "Udp.RcvbufErrors") if socket_known => continue,
             (Place::Protocol, name) => {
@@ -58,5 +64,58 @@ pub(crate) fn add_counters(book: &mut Ledger, role: &str, before: &Snapshot, aft
 fn add(book: &mut Ledger, reason: String, counter: String, packets: u64) {
     if packets > 0 && book.unaccounted() > 0 {
         book.drops.push(Drop { reason, counter, packets });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use measure::ledger::Count;
+
+    use super::*;
+
+    fn missing(packets: u64) -> Ledger {
+        Ledger::new("udp", Some(64), Count { packets, seen_by: "injecting program".into() })
+    }
+
+    fn grown(counters: &[(Place, &str, i64)]) -> BTreeMap<Key, i64> {
+        counters.iter().map(|(place, name, by)| (Key::new(place.clone(), *name), *by)).collect()
+    }
+
+    #[test]
+    fn only_counters_in_which_a_packet_ends_are_added() {
+        let mut book = missing(100);
+        let counters = [
+            (Place::Protocol, "Udp.InErrors", 40),
+            (Place::Protocol, "Udp.RcvbufErrors", 40),
+            (Place::Protocol, "Ip.InReceives", 100),
+            (Place::Softnet(0), "dropped", 30),
+            (Place::Link("in0".into()), "rx_dropped", 30),
+            (Place::Link("in0".into()), "rx_packets", 100),
+            (Place::Link("in0".into()), "tx_dropped", -5),
+        ];
+        add_grown(&mut book, "sys", grown(&counters));
+        let counters: Vec<&str> = book.drops.iter().map(|drop| drop.counter.as_str()).collect();
+        assert_eq!(counters, ["sys Udp.RcvbufErrors", "sys link in0: rx_dropped"]);
+        assert_eq!(book.unaccounted(), 30);
+    }
+
+    #[test]
+    fn the_sockets_own_count_stands_for_that_of_the_namespace() {
+        let mut book = missing(100);
+        add_known(&mut book, vec![("socket receive buffer full (SO_MEMINFO)", 40), ("nothing", 0)]);
+        add_grown(
+            &mut book,
+            "sys",
+            grown(&[(Place::Protocol, "Udp.RcvbufErrors", 40), (Place::Protocol, "Udp.NoPorts", 60)]),
+        );
+        assert_eq!(book.drops.iter().map(|drop| drop.packets).collect::<Vec<_>>(), [40, 60]);
+        assert!(book.closes());
+    }
+
+    #[test]
+    fn a_ledger_that_closes_is_left_alone() {
+        let mut book = missing(0);
+        add_grown(&mut book, "far", grown(&[(Place::Protocol, "Ip.InDiscards", 3)]));
+        assert!(book.drops.is_empty());
     }
 }

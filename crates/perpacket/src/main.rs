@@ -10,7 +10,6 @@ mod host;
 mod ledger;
 mod pairs;
 mod paths;
-mod programs;
 mod progress;
 mod recorder;
 mod report;

@@ -12,6 +12,7 @@ use linux::{clock, procfs};
 use measure::ledger::{Count, Ledger};
 use measure::marginal::Work;
 use measure::slice::VoidReason;
+use traffic::programs::{CONTROL_WORDS, Control, Destination, Injector};
 use traffic::{
     AfXdp, AfXdpSpec, Backend, BackendKind, Frames, Inject, InjectSpec, Mmsg, MmsgSpec, Sent, TxRingBackend,
     TxRingSpec,
@@ -20,7 +21,6 @@ use traffic::{
 use crate::cell::{Cell, Factor, PathName, Setting};
 use crate::ledger;
 use crate::paths::{self, Ending, FAR, GEN, INGRESS, INGRESS_PEER, SYS};
-use crate::programs::{CONTROL_WORDS, Control, Destination, Injector};
 use crate::scenario::Clock;
 use crate::stop::Deadline;
 
@@ -312,8 +312,14 @@ fn open_backend(
                 }
             };
             let map = Map::array(8 * CONTROL_WORDS, 1, true)?;
-            let program = Injector { frame: &frame, destination, spin: burdened, control_fd: map.fd() };
-            let insns: Vec<[u8; 8]> = program.assemble()?.into_iter().map(ebpf::Insn::to_bytes).collect();
+            let injector = Injector {
+                header_bytes: frame.header_bytes(),
+                write_headers: &|asm, packet, flow, scratch| frame.lower(asm, packet, flow, scratch),
+                destination,
+                spin: burdened,
+                control_fd: map.fd(),
+            };
+            let insns = injector.assemble()?;
             let program = Program::load(&ProgramSpec::new(ProgramKind::Xdp, "perpacket_send", &insns))?;
             let inject = Inject::new(InjectSpec {
                 kind,

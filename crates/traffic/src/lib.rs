@@ -10,7 +10,7 @@
 //!
 //! What the ways cost differs by a factor of ten. Over a veth pair whose peer drops in XDP, beside other work on a
 //! two-core virtual machine (kernel 6.18), with trafgen 0.6.8 and its transmit ring as 1, a 60-byte frame took in CPU time:
-//! `xdp-live` 0.10, `af-xdp` 0.62, `tx-ring` 0.73, `mmsg` 0.94. `examples/backends.rs` measures it.
+//! `xdp-live` 0.10, `af-xdp` 0.62, `tx-ring` 0.73, `mmsg` 0.94. `bench/backends` measures it.
 //!
 //! | module | holds |
 //! |---|---|
@@ -18,6 +18,7 @@
 //! | `frames` | what is sent: the same, a cycle, or written one by one |
 //! | `ability` | what this host can do, and what is lacking |
 //! | `inject`, `af_xdp`, `tx_ring`, `mmsg`, `memory` | the backends |
+//! | [`programs`] | the eBPF programs that make frames, and those that count and end them |
 //! | `sink` | the receivers |
 //!
 //! ```
@@ -38,6 +39,7 @@ mod frames;
 mod inject;
 mod memory;
 mod mmsg;
+pub mod programs;
 mod sink;
 mod tx_ring;
 

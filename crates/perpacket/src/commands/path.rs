@@ -42,14 +42,14 @@ pub(crate) fn run(args: &PathArgs) -> Result<Outcome> {
 /// Measures every cell of the scenario in rounds, accounts for every packet, and reports.
 pub(crate) fn measure(scenario: &Scenario, output: &OutputArgs) -> Result<Outcome> {
     let ground = Ground::settle(scenario)?;
-    let (cells, refused) = resolve(scenario, &ground)?;
+    let (cells, notes) = resolve(scenario, &ground)?;
     let mut session = Session::start(ground, scenario, &cells, output)?;
-    let outcome = measure_cells(&mut session, &cells, &refused);
+    let outcome = measure_cells(&mut session, &cells, &notes);
     session.finish(outcome)
 }
 
 /// The labs stand as long as this runs.
-fn measure_cells(session: &mut Session<'_>, cells: &[Cell], refused: &[String]) -> Result<Outcome> {
+fn measure_cells(session: &mut Session<'_>, cells: &[Cell], notes: &[String]) -> Result<Outcome> {
     let mut rounds = Rounds::build(cells, session.scenario)?;
     let stopped = rounds.measure(session)?;
     let measured = rounds.take();
@@ -70,7 +70,7 @@ fn measure_cells(session: &mut Session<'_>, cells: &[Cell], refused: &[String]) 
     }
     session.recorder.summary(summary.clone())?;
     if session.prints() {
-        print(&summary, cells, &ledgers, refused, session.output)?;
+        print(&summary, cells, &ledgers, notes, session.output)?;
     }
     Ok(outcome)
 }
@@ -90,20 +90,20 @@ fn paths(names: &[String]) -> Result<Vec<PathName>> {
     Ok(paths)
 }
 
-/// The cells that can be measured here, and what stands against the others. An error when none is left.
+/// The cells that can be measured here, and notes on what is different or not measured, and why. An error when none is left.
 fn resolve(scenario: &Scenario, ground: &Ground) -> Result<(Vec<Cell>, Vec<String>)> {
-    let (mut cells, mut refused) = (Vec::new(), Vec::new());
+    let (mut cells, mut notes) = (Vec::new(), Vec::new());
     for cell in scenario.cells() {
         match ground.abilities.resolve(&cell, scenario.measurement.clock) {
             Ok(cell) => cells.push(cell),
-            Err(error) => refused.push(report::chain(&error)),
+            Err(error) => notes.push(report::chain(&error)),
         }
     }
-    refused.dedup();
+    notes.dedup();
     if cells.is_empty() {
-        bail!("{}", refused.join("\n  "));
+        bail!("{}", notes.join("\n  "));
     }
-    Ok((cells, refused))
+    Ok((cells, notes))
 }
 
 /// One row a cell, with the cost over the floor where the floor was measured at the same frame size.
@@ -159,15 +159,15 @@ fn print(
     summary: &Summary,
     cells: &[Cell],
     ledgers: &[Ledger],
-    refused: &[String],
+    notes: &[String],
     output: &OutputArgs,
 ) -> Result<()> {
     let mut text = report::cost_table(&summary.rows, cells, ledgers);
     if let Some(stopped) = &summary.stopped {
         text += &format!("{stopped}\n");
     }
-    for line in refused {
-        text += &format!("not measured: {line}\n");
+    for line in notes {
+        text += &format!("{line}\n");
     }
     if output.verbose {
         text += &report::counters_text(&summary.rows, cells);

@@ -10,7 +10,7 @@ use linux::nft::{Family, NftSocket};
 use linux::udp::{ReceiverSpec, UdpReceiver};
 
 use super::topology::{COUNTER, FIRST_PORT, TABLE};
-use crate::programs::{self, Action};
+use traffic::programs::{self, Action};
 
 /// Counts the packets that reached the end of a path.
 pub(crate) trait Terminal {
@@ -90,12 +90,11 @@ pub(crate) fn attach_counter(
 ) -> Result<(ProgramCount, Link)> {
     let map = Map::percpu_array(8, 1)?;
     let insns = programs::counter(action, map.fd())?;
-    let bytes: Vec<[u8; 8]> = insns.into_iter().map(ebpf::Insn::to_bytes).collect();
     let kind = match hook {
         Hook::Xdp => ProgramKind::Xdp,
         Hook::Tcx => ProgramKind::SchedCls,
     };
-    let mut spec = ProgramSpec::new(kind, "perpacket_count", &bytes);
+    let mut spec = ProgramSpec::new(kind, "perpacket_count", &insns);
     spec.has_frags = matches!(hook, Hook::Xdp);
     let program = Program::load(&spec)?;
     let ifindex = lab.device(role, device).ifindex;

@@ -4,11 +4,11 @@
 use anyhow::Result;
 use lab::{Lab, Plan};
 use template::Addresses;
+use traffic::programs::Action;
 
 use super::ending::{Ending, Hook, attach_counter};
 use super::{About, Path, topology};
 use crate::cell::Cell;
-use crate::programs::Action;
 
 #[derive(Debug)]
 pub(crate) struct XdpTx;

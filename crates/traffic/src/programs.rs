@@ -5,7 +5,6 @@
 //! live in array maps, so that two variants of a comparison can be the very same code with other numbers.
 
 use ebpf::{AluOp, AssembleError, Assembler, AtomicOp, Condition, Insn, Reg, Size};
-use template::CheckedFrame;
 
 /// Result codes of XDP programs (enum xdp_action, include/uapi/linux/bpf.h, 6.18).
 mod xdp {
@@ -27,7 +26,7 @@ const XDP_MD_DATA_END: i16 = 4;
 /// The words of an injector's control map: one array element, all of them `u64`.
 #[derive(Debug, Clone, Copy)]
 #[repr(usize)]
-pub(crate) enum Control {
+pub enum Control {
     /// Frames that the program produced. Written by the program alone.
     Frames = 0,
     /// Number of flows; must not exceed what the frame was checked for.
@@ -41,11 +40,11 @@ pub(crate) enum Control {
 }
 
 /// Words in the control map.
-pub(crate) const CONTROL_WORDS: usize = 5;
+pub const CONTROL_WORDS: usize = 5;
 
 /// The most steps, each of a multiplication and an addition, that one frame can be burdened with. A step takes the time
 /// of four dependent cycles, about 1 ns.
-pub(crate) const MAX_SPIN: u32 = 128;
+pub const MAX_SPIN: u32 = 128;
 
 /// Multiplications that are done in every variant.
 const SPIN_BASE: u32 = 64;
@@ -54,7 +53,7 @@ const SPIN_FIRST: u32 = 8;
 
 /// Where an injected frame goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Destination {
+pub enum Destination {
     /// Nowhere: dropped by the injector itself. What is left is the cost of injecting.
     Drop,
     /// Up the receive path of the ingress device, from `netif_receive_skb_list` on.
@@ -63,34 +62,39 @@ pub(crate) enum Destination {
     Device(u32),
 }
 
+/// Emits the instructions that write every header byte of a frame: to the packet that the first register points to, for the
+/// flow whose number is in the second (both are kept), with two more registers to work in.
+pub type WriteHeaders<'a> = dyn Fn(&mut Assembler, Reg, Reg, [Reg; 2]) + 'a;
+
 /// What the injector is made for.
-#[derive(Debug)]
-pub(crate) struct Injector<'a> {
-    /// The frame to write; its number of flows is the most that [`Control::Flows`] may say.
-    pub(crate) frame: &'a CheckedFrame,
+pub struct Injector<'a> {
+    /// Length of the headers; a shorter packet is dropped.
+    pub header_bytes: usize,
+    /// What writes them. The number of flows that it was made for is the most that [`Control::Flows`] may say.
+    pub write_headers: &'a WriteHeaders<'a>,
     /// Where frames go.
-    pub(crate) destination: Destination,
+    pub destination: Destination,
     /// Whether the program can burden a frame with added work ([`Control::Spin`]). Two locked exchanges
     /// stand around the work in every variant, so that none of it hides behind other work.
-    pub(crate) spin: bool,
+    pub spin: bool,
     /// Descriptor of the control map.
-    pub(crate) control_fd: i32,
+    pub control_fd: i32,
 }
 
 impl Injector<'_> {
-    /// The program. R6 is the packet, R8 the flow, R9 the control words.
-    pub(crate) fn assemble(&self) -> Result<Vec<Insn>, AssembleError> {
+    /// The program as the kernel takes it. R6 is the packet, R8 the flow, R9 the control words.
+    pub fn assemble(&self) -> Result<Vec<[u8; 8]>, AssembleError> {
         let mut asm = Assembler::new();
         let short = asm.label();
         asm.load(Size::W, Reg::R6, Reg::R1, XDP_MD_DATA);
         asm.load(Size::W, Reg::R2, Reg::R1, XDP_MD_DATA_END);
         asm.mov(Reg::R3, Reg::R6);
-        asm.alu_imm(AluOp::Add, Reg::R3, self.frame.header_bytes() as i32);
+        asm.alu_imm(AluOp::Add, Reg::R3, self.header_bytes as i32);
         asm.jump_if(Condition::Gt, Reg::R3, Reg::R2, short);
         asm.load_map_value(Reg::R9, self.control_fd, 0);
 
         next_flow(&mut asm);
-        self.frame.lower(&mut asm, Reg::R6, Reg::R8, [Reg::R3, Reg::R4]);
+        (self.write_headers)(&mut asm, Reg::R6, Reg::R8, [Reg::R3, Reg::R4]);
         asm.load(Size::DW, Reg::R3, Reg::R9, word(Control::Frames));
         asm.alu_imm(AluOp::Add, Reg::R3, 1);
         asm.store(Size::DW, Reg::R9, word(Control::Frames), Reg::R3);
@@ -110,7 +114,7 @@ impl Injector<'_> {
         asm.bind(short);
         asm.mov_imm(Reg::R0, xdp::ABORTED);
         asm.exit();
-        asm.finish()
+        encoded(asm)
     }
 }
 
@@ -154,13 +158,18 @@ fn spin(asm: &mut Assembler, give_up: ebpf::Label) {
     asm.jump_if_imm(Condition::Eq, Reg::R2, 0, give_up);
 }
 
+/// The program as the kernel takes it.
+fn encoded(asm: Assembler) -> Result<Vec<[u8; 8]>, AssembleError> {
+    Ok(asm.finish()?.into_iter().map(Insn::to_bytes).collect())
+}
+
 fn word(control: Control) -> i16 {
     8 * control as i16
 }
 
 /// What a counter does with the frames that it counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Action {
+pub enum Action {
     /// XDP: drop.
     XdpDrop,
     /// XDP: send back out of the device that it came in by, addresses unchanged.
@@ -170,7 +179,7 @@ pub(crate) enum Action {
 }
 
 /// A program that adds 1 to the first word of a per-CPU array for every frame, and ends it as `action` says.
-pub(crate) fn counter(action: Action, map_fd: i32) -> Result<Vec<Insn>, AssembleError> {
+pub fn counter(action: Action, map_fd: i32) -> Result<Vec<[u8; 8]>, AssembleError> {
     let mut asm = Assembler::new();
     let missing = asm.label();
     asm.store_imm(Size::W, Reg::R10, -4, 0);
@@ -192,5 +201,5 @@ pub(crate) fn counter(action: Action, map_fd: i32) -> Result<Vec<Insn>, Assemble
         },
     );
     asm.exit();
-    asm.finish()
+    encoded(asm)
 }
