@@ -223,6 +223,10 @@ impl<'a> Pairs<'a> {
         if !a_first {
             rigs.reverse();
         }
+        if self.compare.vary == Factor::Command {
+            run_inside(&rigs[0], &self.compare.a)?;
+            run_inside(&rigs[1], &self.compare.b)?;
+        }
         Ok(Stage { rigs, cells: self.cells.clone(), commands: None, last: None })
     }
 
@@ -452,19 +456,26 @@ impl Stage {
 
     /// A slice of one variant, after what makes the lab that variant.
     fn slice(&mut self, arm: usize, shape: Shape) -> Result<Timed> {
-        let changed = self.last.replace(arm) != Some(arm);
+        self.become_variant(arm, shape)?;
+        let at = self.at(arm);
+        self.rigs[at].slice(shape)
+    }
+
+    /// Makes the lab this variant, where the last slice was of the other one.
+    fn become_variant(&mut self, arm: usize, shape: Shape) -> Result<()> {
+        if self.last.replace(arm) == Some(arm) {
+            return Ok(());
+        }
         let at = self.at(arm);
         let rig = &mut self.rigs[at];
-        if changed {
-            if let Some(commands) = &self.commands {
-                run_inside(rig, &commands[arm])?;
-                rig.slice(shape)?; // thrown away: the command has used the caches
-            } else {
-                rig.select(arm);
-                rig.tune(&self.cells[arm].setting);
-            }
+        if let Some(commands) = &self.commands {
+            run_inside(rig, &commands[arm])?;
+            rig.slice(shape)?; // thrown away: the command has used the caches
+        } else {
+            rig.select(arm);
+            rig.tune(&self.cells[arm].setting);
         }
-        rig.slice(shape)
+        Ok(())
     }
 }
 
@@ -475,6 +486,7 @@ fn counted_slice(
     shape: Shape,
     session: &mut Session<'_>,
 ) -> Result<(Timed, CounterValues)> {
+    stage.become_variant(arm, shape)?;
     let before = session.counters.read();
     let slice = stage.slice(arm, shape)?;
     let counted = session.counters.since(&before);
@@ -498,3 +510,6 @@ fn run_inside(rig: &Rig, command: &str) -> Result<()> {
     );
     Ok(())
 }
+
+#[cfg(test)]
+mod tests;

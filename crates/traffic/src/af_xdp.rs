@@ -4,7 +4,7 @@
 //! a socket buffer for each and copies the frame into it. Confirmed are the frames of the completion ring: their
 //! buffer is gone, or the device has sent them. A driver that drops a frame completes it as well.
 //!
-//! CPU time of a frame in copy mode over a veth pair, in interleaved runs of `examples/backends.rs` with other
+//! CPU time of a frame in copy mode over a veth pair, in interleaved runs with other
 //! settings: rings of 32 entries +6 % against 512, of 64 to 256 +0 to 3 %, of 2048 less by up to 7 %; frames written one
 //! by one +1 %. A socket sends as many frames per call as its ring holds where the kernel allows that (Linux 6.17).
 

@@ -3,8 +3,8 @@
 //! The way that works nearly everywhere, also inside a user namespace. Confirmed are the frames that the kernel
 //! took: they were handed to the driver (or, without bypass, to the queueing discipline), which did not report a drop.
 //!
-//! Nearly all of the cost is the kernel's. CPU time of a frame against batches of 64, in interleaved runs of
-//! `examples/backends.rs` with other settings: batches of 16 +7 %, of 256 and 1024 the same, through the queueing discipline
+//! Nearly all of the cost is the kernel's. CPU time of a frame against batches of 64, in interleaved runs
+//! with other settings: batches of 16 +7 %, of 256 and 1024 the same, through the queueing discipline
 //! (veth has none) the same, frames written one by one the same.
 
 use std::time::{Duration, Instant};

@@ -3,7 +3,7 @@
 //! Frames are put into slots, and one system call, made when the ring is full and at the end, sends them all.
 //! Confirmed are the frames whose slot the kernel gave back: their socket buffers went through the device.
 //!
-//! CPU time of a frame over a veth pair, in interleaved runs of `examples/backends.rs` with other settings: without
+//! CPU time of a frame over a veth pair, in interleaved runs with other settings: without
 //! [`TxRingSpec::linear`] +28 to 38 % at 60, 268 and 1514 bytes; 64 or 1024 slots the same as 256 within 2 %; through the
 //! queueing discipline (veth has none) the same.
 

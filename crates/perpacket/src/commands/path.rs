@@ -90,19 +90,27 @@ fn paths(names: &[String]) -> Result<Vec<PathName>> {
     Ok(paths)
 }
 
-/// The cells that can be measured here, and notes on what is different or not measured, and why. An error when none is left.
+/// The cells that can be measured here, and notes on what is different or not measured, and why. An error when
+/// none is left.
 fn resolve(scenario: &Scenario, ground: &Ground) -> Result<(Vec<Cell>, Vec<String>)> {
-    let (mut cells, mut notes) = (Vec::new(), Vec::new());
+    let (mut cells, mut notes, mut refused) = (Vec::new(), Vec::new(), Vec::new());
     for cell in scenario.cells() {
         match ground.abilities.resolve(&cell, scenario.measurement.clock) {
-            Ok(cell) => cells.push(cell),
-            Err(error) => notes.push(report::chain(&error)),
+            Ok(resolved) => {
+                if cell.setting.backend.is_none() {
+                    notes.extend(ground.abilities.fallback(&resolved));
+                }
+                cells.push(resolved);
+            }
+            Err(error) => refused.push(report::chain(&error)),
         }
     }
     notes.dedup();
+    refused.dedup();
     if cells.is_empty() {
-        bail!("{}", notes.join("\n  "));
+        bail!("{}", refused.join("\n  "));
     }
+    notes.extend(refused.into_iter().map(|reason| format!("not measured: {reason}")));
     Ok((cells, notes))
 }
 
