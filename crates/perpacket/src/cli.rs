@@ -203,7 +203,7 @@ pub(crate) struct OutputArgs {
     #[arg(long)]
     pub(crate) no_save: bool,
     /// Where records are kept [default: $XDG_DATA_HOME/perpacket/records]
-    #[arg(long, value_name = "DIR", env = "PERPACKET_STORE")]
+    #[arg(long, value_name = "DIR", env = "PERPACKET_STORE", hide_env_values = true)]
     pub(crate) store: Option<OsString>,
 }
 

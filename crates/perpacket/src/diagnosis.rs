@@ -4,6 +4,8 @@
 //! Only drops of the lab's own namespaces are counted: those whose packet still names a device there, or, where it names
 //! none any more, those that happen on the sending thread.
 
+use std::fmt;
+
 use anyhow::{Context, Result};
 use ebpf::{AluOp, AssembleError, Assembler, Condition, Insn, Reg, Size};
 use linux::bpf::{Link, Map, Program, ProgramKind, ProgramSpec};
@@ -26,32 +28,44 @@ const HELPER_PROBE_READ_KERNEL: i32 = 113;
 const HELPER_CURRENT_PID_TGID: i32 = 14;
 const HELPER_MAP_LOOKUP: i32 = 1;
 
-/// Sends a few thousand packets through a lab of the same kind, and adds to the ledger's notes why the kernel says
-/// they ended. What cannot be asked is said, and is no error.
+/// Sends a few thousand packets through a new lab of the same kind, and adds to the ledger's notes how many arrived there
+/// and why the kernel says that packets ended. What cannot be asked is said, and is no error.
 pub(crate) fn explain(cell: &Cell, book: &mut Ledger) -> Result<()> {
-    match reasons(cell) {
-        Ok(reasons) if reasons.is_empty() => {
-            book.notes.push(format!(
-                "diagnosis: of {PACKETS} more packets, the kernel dropped none as a packet of the \
-                stack; XDP and redirect drops have no reason here"
-            ));
+    book.notes.push(match ask(cell) {
+        Ok(found) => found.to_string(),
+        Err(error) => {
+            format!("diagnosis: the kernel's drop reasons cannot be read: {}", report::chain(&error))
         }
-        Ok(reasons) => {
-            for (reason, packets) in reasons {
-                book.notes.push(format!(
-                    "diagnosis: of {PACKETS} more packets, {packets} were dropped for {reason}"
-                ));
-            }
-        }
-        Err(error) => book
-            .notes
-            .push(format!("diagnosis: the kernel's drop reasons cannot be read: {}", report::chain(&error))),
-    }
+    });
     Ok(())
 }
 
-/// Drops by reason while `PACKETS` packets are sent.
-fn reasons(cell: &Cell) -> Result<Vec<(String, u64)>> {
+/// What the kernel said about packets that were sent for that.
+struct Found {
+    sent: u64,
+    arrived: u64,
+    reasons: Vec<(String, u64)>,
+}
+
+impl fmt::Display for Found {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "diagnosis: of {} more packets through a new lab, {} arrived; ", self.sent, self.arrived)?;
+        if self.reasons.is_empty() {
+            return f.write_str(
+                "the kernel dropped none as a packet of the stack (XDP and redirects give no reason)",
+            );
+        }
+        let reasons: Vec<String> =
+            self.reasons.iter().map(|(name, packets)| format!("{name} {packets}")).collect();
+        write!(
+            f,
+            "the kernel's drop reasons, arrival by a rule that drops among them: {}",
+            reasons.join(", ")
+        )
+    }
+}
+
+fn ask(cell: &Cell) -> Result<Found> {
     let btf = Btf::kernel()?;
     let mut rig = Rig::build(cell, Clock::Thread, false)?;
     let counts = Map::percpu_array(8, REASONS)?;
@@ -69,6 +83,7 @@ fn reasons(cell: &Cell) -> Result<Vec<(String, u64)>> {
     let shape = rig.shape(PACKETS);
     rig.slice(shape)?;
     drop(link);
+    let book = rig.ledger()?;
 
     let names = btf.enum_values("skb_drop_reason")?;
     let name = |reason: u32| {
@@ -77,14 +92,14 @@ fn reasons(cell: &Cell) -> Result<Vec<(String, u64)>> {
             name.trim_start_matches("SKB_DROP_REASON_").to_owned()
         })
     };
-    let mut found = Vec::new();
+    let mut reasons = Vec::new();
     for reason in 0..REASONS {
         let packets = counts.percpu_sum(reason)?;
         if packets > 0 {
-            found.push((name(reason), packets));
+            reasons.push((name(reason), packets));
         }
     }
-    Ok(found)
+    Ok(Found { sent: book.sent.packets, arrived: book.received_packets(), reasons })
 }
 
 fn offset(btf: &Btf, path: &str) -> Result<i32> {

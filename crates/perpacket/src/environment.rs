@@ -159,7 +159,7 @@ fn mitigations() -> Option<BTreeMap<String, String>> {
 
 fn sysctls() -> BTreeMap<String, String> {
     let value = |name: &&str| Some(((*name).to_owned(), linux::sysctl::read_opt(name)?));
-    SYSCTLS.iter().filter_map(|name| value(name)).collect()
+    SYSCTLS.iter().filter_map(value).collect()
 }
 
 #[cfg(test)]

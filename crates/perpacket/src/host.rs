@@ -46,19 +46,25 @@ impl Abilities {
     /// # Errors
     /// What cannot be measured, why, and what would work.
     pub(crate) fn resolve(&self, cell: &Cell, clock: Clock) -> Result<Cell> {
-        let about = paths::of(cell.path).about();
-        if about.needs_bpf
+        check_path(cell, clock)?;
+        if let Some(kind) = cell.setting.backend {
+            check_way(cell, kind)?;
+        }
+        if paths::of(cell.path).about().needs_bpf
             && let Some(lacking) = self.lacking(BackendKind::Inject)
         {
             bail!("{} needs BPF programs: {lacking}", cell.path);
         }
-        let wanted = match cell.setting.backend {
-            Some(kind) => self.check_backend(cell, kind)?,
+        let kind = match cell.setting.backend {
+            Some(kind) => match self.lacking(kind) {
+                Some(lacking) => bail!("{kind} is not available here: {lacking}"),
+                None => kind,
+            },
             None => self.best(cell)?,
         };
+        check_way(cell, kind)?;
         let mut resolved = cell.clone();
-        resolved.setting.backend = Some(wanted);
-        check_setting(&resolved, wanted, clock)?;
+        resolved.setting.backend = Some(kind);
         paths::of(cell.path).frame(&resolved).check()?;
         Ok(resolved)
     }
@@ -100,20 +106,6 @@ impl Abilities {
         Some(format!("{first} is not available here ({lacking}); {} goes in by {taken}", cell.path))
     }
 
-    fn check_backend(&self, cell: &Cell, kind: BackendKind) -> Result<BackendKind> {
-        let valid = paths::of(cell.path).about().ingresses;
-        ensure!(
-            valid.contains(&kind),
-            "{kind} does not lead into {}: it takes {}",
-            cell.path,
-            valid.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
-        );
-        match self.lacking(kind) {
-            Some(lacking) => bail!("{kind} is not available here: {lacking}"),
-            None => Ok(kind),
-        }
-    }
-
     /// The first of the path's ways in that the host has and that the cell's setting does not rule out.
     fn best(&self, cell: &Cell) -> Result<BackendKind> {
         let ingresses = paths::of(cell.path).about().ingresses;
@@ -137,22 +129,49 @@ fn unsuited(kind: BackendKind, cell: &Cell) -> Option<String> {
     }
 }
 
-/// Refuses what a cell's way in bypasses, and what the clock cannot see. Each message says what would work.
-fn check_setting(cell: &Cell, kind: BackendKind, clock: Clock) -> Result<()> {
-    let setting = &cell.setting;
-    let about = paths::of(cell.path).about();
-    let injected = matches!(kind, BackendKind::Inject | BackendKind::XdpLive);
-    let into_the_driver = matches!(cell.path, PathName::Floor | PathName::XdpDrop | PathName::XdpTx);
+/// Refuses what a path's packets do not meet, whatever the way in, and what the clock cannot see. Each message says
+/// what would work.
+fn check_path(cell: &Cell, clock: Clock) -> Result<()> {
+    let Cell { path, frame_bytes, setting } = cell;
+    let into_the_driver = ends_in_the_driver(*path);
     ensure!(
-        (64..=FRAME_BYTES_MAX).contains(&cell.frame_bytes),
-        "frame size {}: the lab's devices take 64 to {FRAME_BYTES_MAX} bytes (with the 4-byte FCS; MTU 1,500)",
-        cell.frame_bytes
+        (64..=FRAME_BYTES_MAX).contains(frame_bytes),
+        "frame size {frame_bytes}: the lab's devices take 64 to {FRAME_BYTES_MAX} bytes (with the 4-byte FCS; MTU 1,500)"
     );
     ensure!(
-        setting.rules == 0 || about.filtered,
-        "rules = {} on {}: its packets do not pass the packet filter; use raw-drop, forward or udp",
-        setting.rules,
-        cell.path
+        setting.rules == 0 || paths::of(*path).about().filtered,
+        "rules = {} on {path}: its packets do not pass the packet filter; use raw-drop, forward or udp",
+        setting.rules
+    );
+    ensure!(
+        !setting.gro || !into_the_driver,
+        "gro = on on {path}: its packets end before GRO; use raw-drop, forward or udp"
+    );
+    if setting.rps_mask()? == 0 {
+        return Ok(());
+    }
+    ensure!(
+        !into_the_driver,
+        "rps = {} on {path}: its packets end before steering; use raw-drop, forward or udp",
+        setting.rps
+    );
+    ensure!(
+        clock == Clock::Machine,
+        "rps = {} with the clock `thread`: steering moves work to CPUs whose time this clock does not see, and \
+         would look like a saving; use --clock machine (busy time of all CPUs, slices of a second)",
+        setting.rps
+    );
+    Ok(())
+}
+
+/// Refuses a way in that does not lead into the path, or that bypasses what the setting asks for.
+fn check_way(cell: &Cell, kind: BackendKind) -> Result<()> {
+    let Cell { path, setting, .. } = cell;
+    let valid = paths::of(*path).about().ingresses;
+    ensure!(
+        valid.contains(&kind),
+        "{kind} does not lead into {path}: it takes {}",
+        valid.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
     );
     ensure!(
         !setting.gro || kind != BackendKind::Inject,
@@ -160,41 +179,21 @@ fn check_setting(cell: &Cell, kind: BackendKind, clock: Clock) -> Result<()> {
          --backend mmsg (or tx-ring, af-xdp, xdp-live)"
     );
     ensure!(
-        !setting.gro || !into_the_driver,
-        "gro = on on {}: its packets end before GRO; use raw-drop, forward or udp",
-        cell.path
+        kind != BackendKind::XdpLive || ends_in_the_driver(*path) || setting.gro,
+        "xdp-live into {path} with GRO and XDP off on the receiving veth: every frame would be lost there (veth takes \
+         redirected frames only with NAPI on, veth_xdp_xmit); use --gro on, or --backend inject"
     );
     ensure!(
-        kind != BackendKind::XdpLive || into_the_driver || setting.gro,
-        "xdp-live into {} with GRO and XDP off on the receiving veth: every frame would be lost there (veth takes \
-         redirected frames only with NAPI on, veth_xdp_xmit); use --gro on, or --backend inject",
-        cell.path
-    );
-    ensure!(
-        setting.spin == 0 || injected,
+        setting.spin == 0 || matches!(kind, BackendKind::Inject | BackendKind::XdpLive),
         "spin = {} with {kind}: the added work is in the injecting program; use --backend inject or xdp-live",
         setting.spin
     );
-    check_steering(cell, into_the_driver, clock)
+    Ok(())
 }
 
-fn check_steering(cell: &Cell, into_the_driver: bool, clock: Clock) -> Result<()> {
-    if cell.setting.rps_mask()? == 0 {
-        return Ok(());
-    }
-    ensure!(
-        !into_the_driver,
-        "rps = {} on {}: its packets end before steering; use raw-drop, forward or udp",
-        cell.setting.rps,
-        cell.path
-    );
-    ensure!(
-        clock == Clock::Machine,
-        "rps = {} with the clock `thread`: steering moves work to CPUs whose time this clock does not see, and \
-         would look like a saving; use --clock machine (busy time of all CPUs, slices of a second)",
-        cell.setting.rps
-    );
-    Ok(())
+/// Whether packets of this path never reach the stack.
+fn ends_in_the_driver(path: PathName) -> bool {
+    matches!(path, PathName::Floor | PathName::XdpDrop | PathName::XdpTx)
 }
 
 #[cfg(test)]
@@ -232,6 +231,9 @@ mod tests {
         let error =
             host(&[BackendKind::Mmsg]).resolve(&cell(PathName::TcDrop, Setting::default()), Clock::Thread);
         assert!(error.unwrap_err().to_string().contains("needs BPF programs"));
+        let spinning = cell(PathName::RawDrop, Setting { spin: 1, ..Setting::default() });
+        let error = host(&[BackendKind::Mmsg]).resolve(&spinning, Clock::Thread).unwrap_err().to_string();
+        assert!(error.contains("mmsg: it has no program"), "{error}");
     }
 
     #[test]
@@ -246,7 +248,7 @@ mod tests {
             (PathName::RawDrop, steered.clone(), "use --clock machine"),
             (PathName::XdpDrop, steered, "use raw-drop"),
             (PathName::XdpDrop, Setting { gro: true, ..Setting::default() }, "use raw-drop"),
-            (PathName::Floor, Setting { gro: true, ..Setting::default() }, "behind NAPI and GRO"),
+            (PathName::Floor, Setting { gro: true, ..Setting::default() }, "use raw-drop"),
             (PathName::Bridge, Setting { rules: 1, ..Setting::default() }, "use raw-drop"),
             (PathName::XdpDrop, backend(BackendKind::Inject), "it takes xdp-live"),
         ] {

@@ -244,11 +244,11 @@ impl<'a> Pairs<'a> {
         }
         let rounds = if self.makeup == Makeup::Rebuilt { 1 } else { 4 };
         for round in 0..rounds {
-            for arm in 0..stage.arms() {
-                stage.slice(arm, shapes[arm])?; // thrown away: warms this lab up
+            for (arm, &shape) in shapes.iter().enumerate().take(stage.arms()) {
+                stage.slice(arm, shape)?; // thrown away: warms this lab up
                 for _ in 0..CALIBRATIONS {
                     let long_first = session.order.pair_order();
-                    let (long, short) = (shapes[arm], shapes[arm].short());
+                    let (long, short) = (shape, shape.short());
                     let first = stage.slice(arm, if long_first { long } else { short })?;
                     let second = stage.slice(arm, if long_first { short } else { long })?;
                     let (long, short) = if long_first { (first, second) } else { (second, first) };
@@ -261,9 +261,17 @@ impl<'a> Pairs<'a> {
                         });
                     }
                 }
+                ensure!(!self.calibrations[arm].is_empty(), self.nothing_arrived());
             }
         }
         Ok(())
+    }
+
+    fn nothing_arrived(&self) -> String {
+        format!(
+            "every slice of {0} is void: its packets did not arrive; `perpacket path {0} -v` shows where they ended",
+            self.cells[0].path
+        )
     }
 
     /// The pairs of one block.
@@ -311,12 +319,7 @@ impl<'a> Pairs<'a> {
             last.steal_ticks = environment::steal_since(steal);
         }
         session.recorder.slices(slices);
-        ensure!(
-            self.void_pairs == 0 || !self.pairs.is_empty(),
-            "every slice of {} is void: its packets did not arrive; `perpacket path {} -v` shows where they ended",
-            self.cells[0].path,
-            self.cells[0].path
-        );
+        ensure!(self.void_pairs == 0 || !self.pairs.is_empty(), self.nothing_arrived());
         Ok(())
     }
 
@@ -434,9 +437,9 @@ impl Stage {
     fn shapes(&mut self, scenario: &Scenario) -> Result<[Shape; 2]> {
         let mut shapes = [0, 1].map(|arm| self.rigs[self.at(arm)].shape(scenario.measurement.packets));
         if scenario.measurement.clock == Clock::Machine {
-            for arm in 0..2 {
-                let pilot = self.slice(arm, shapes[arm])?;
-                shapes[arm] = stretched(&self.rigs[self.at(arm)], pilot);
+            for (arm, shape) in shapes.iter_mut().enumerate() {
+                let pilot = self.slice(arm, *shape)?;
+                *shape = stretched(&self.rigs[self.at(arm)], pilot);
             }
         }
         Ok(shapes)

@@ -1,4 +1,5 @@
 //! What a person sees without any privilege: help, calculations, and what is refused.
+#![allow(clippy::unwrap_used)]
 
 use std::process::{Command, Output};
 
@@ -6,6 +7,7 @@ fn perpacket(args: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_perpacket"))
         .args(args)
         .env("PERPACKET_STORE", env!("CARGO_TARGET_TMPDIR"))
+        .env_remove("COLUMNS")
         .output()
         .unwrap()
 }
@@ -65,6 +67,12 @@ fn bad_input_is_named_with_what_to_do() {
         (&["path", "raw-drop", "--rps", "zz"], "CPU mask"),
         (&["path", "raw-drop", "--backend", "af-xpd"], "`af-xdp` is near"),
         (&["path", "raw-drop", "--backend", "inject", "--gro", "on"], "use --backend mmsg"),
+        (&["path", "raw-drop", "--gro", "perhaps"], "use on or off"),
+        (&["path", "raw-drop", "--spin", "9999999"], "spin = 9999999"),
+        (&["path", "raw-drop", "--json", "/nonexistent/x.json"], "open /nonexistent/x.json"),
+        (&["path", "raw-drop", "--slice", "63"], "at least 64"),
+        (&["ab", "raw-drop", "--vary", "frame=64,x"], "frame = x"),
+        (&["ab", "raw-drop", "--reload", "1"], "at least 10 pairs"),
         (&["path", "raw-drop", "--clock", "sun"], "thread or machine"),
         (&["path", "raw-drop", "--cpu", "99999"], "CPU 99999"),
         (&["path", "xdp-drop", "--backend", "inject"], "does not lead into xdp-drop"),

@@ -202,15 +202,29 @@ fn commands_run_inside_the_system_under_test() {
     }
     let scratch = Scratch::new();
     let note = |name: &str| format!("readlink /proc/self/ns/net >>{}; ls /sys/class/net", scratch.file(name));
-    measured(&["ab", "raw-drop", "--a", &note("a"), "--b", &note("b"), "--time", "1s"]);
+    // Labs that are made anew get their commands as well.
+    for reload in [&[][..], &["--reload", "20"]] {
+        let args = ["ab", "raw-drop", "--a", &note("a"), "--b", &note("b"), "--time", "1s"];
+        measured(&[&args, reload].concat());
+        commands_ran_inside(&scratch, !reload.is_empty());
+    }
+}
+
+/// What the commands wrote down: namespaces, none of which is the one of this test.
+fn commands_ran_inside(scratch: &Scratch, apart: bool) {
     let host = fs::read_link("/proc/self/ns/net").unwrap().into_os_string().into_string().unwrap();
     let inside = ["a", "b"].map(|name| {
         let text = fs::read_to_string(scratch.file(name)).unwrap();
+        fs::remove_file(scratch.file(name)).unwrap();
         text.lines().map(str::to_owned).collect::<BTreeSet<_>>()
     });
-    assert_eq!(inside[0].len(), 1, "A and B are the same system: {inside:?}");
-    assert_eq!(inside[0], inside[1]);
-    assert!(!inside[0].contains(&host));
+    for inside in &inside {
+        assert!(!inside.is_empty() && !inside.contains(&host), "{inside:?}");
+    }
+    if !apart {
+        assert_eq!(inside[0].len(), 1, "one lab, which is A and B in turn: {inside:?}");
+        assert_eq!(inside[0], inside[1]);
+    }
 }
 
 #[test]

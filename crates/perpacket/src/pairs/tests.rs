@@ -34,9 +34,11 @@ fn cell(kind: BackendKind, batch: u32) -> Cell {
     Cell { path: PathName::RawDrop, frame_bytes: 64, setting }
 }
 
-/// A call of so many packets at so many ns each, off by up to a percent of a packet's cost.
+/// A call of so many packets at so many ns each, off by up to a percent of that. The error depends on the number only.
 fn work(packets: u64, ns: f64, number: u32) -> Work {
-    let error = f64::from((number * 7_919) % 101) / 50.0 - 1.0;
+    let mixed = u64::from(number + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let mixed = (mixed ^ (mixed >> 29)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let error = (mixed >> 40) as f64 / f64::from(1 << 23) - 1.0;
     Work { packets, calls: 1, ns: FIXED_NS + packets as f64 * ns * (1.0 + error / 100.0) }
 }
 
@@ -44,12 +46,12 @@ fn work(packets: u64, ns: f64, number: u32) -> Work {
 fn filled<'a>(scenario: &'a Scenario, cells: [Cell; 2], b_ns: f64) -> Pairs<'a> {
     let mut pairs = Pairs::new(scenario, scenario.compare.as_ref().unwrap(), cells, 0);
     for number in 0..200 {
-        let works = [work(PACKETS, 100.0, number), work(PACKETS, b_ns, number + 13)];
+        let works = [work(PACKETS, 100.0, number), work(PACKETS, b_ns, number + 1_000)];
         pairs.pairs.push(Pair { block: 0, works });
     }
     for round in 0..20 {
         for (arm, ns) in [100.0, b_ns].into_iter().enumerate() {
-            let (long, short) = (work(PACKETS, ns, round), work(PACKETS / 10, ns, round + 7));
+            let (long, short) = (work(PACKETS, ns, round), work(PACKETS / 10, ns, round + 2_000));
             pairs.calibrations[arm].push(MarginalSample { round, long, short });
         }
     }

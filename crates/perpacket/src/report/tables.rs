@@ -127,10 +127,11 @@ pub(crate) fn comparison_table(answers: &[(Cell, Answer)], compare: &Compare) ->
             None => text += "; too few pairs for an interval: give it more --time",
         }
         if answer.void_pairs > 0 {
-            text += &format!(", {} pairs void (packets missing)", answer.void_pairs);
+            let plural = if answer.void_pairs == 1 { "" } else { "s" };
+            text += &format!(", {} pair{plural} void (packets missing)", thousands(answer.void_pairs));
         }
         if answer.trend_left {
-            text += "; a falling trend is left in the series: the run was too short to warm up";
+            text += "; costs fell during the whole run: it was too short to warm up, or the machine changed";
         }
         text.push('\n');
     }
@@ -153,7 +154,7 @@ pub(crate) fn ledger_text(book: &Ledger) -> String {
     for count in &book.background {
         line(count.packets, &format!("background, not counted: {}", count.seen_by));
     }
-    text.push_str(&format!("  {:>16}  unaccounted for\n", book.unaccounted()));
+    text.push_str(&format!("  {:>16}  unaccounted for\n", signed(book.unaccounted())));
     for note in &book.notes {
         text.push_str(&format!("  {note}\n"));
     }
@@ -164,7 +165,13 @@ fn unaccounted(book: &Ledger) -> String {
     let sent = book.sent.packets as f64;
     let lost = book.dropped_packets();
     let lost = if lost > 0 { format!(" ({} dropped)", thousands(lost)) } else { String::new() };
-    format!("{} of {:.1}M{lost}", book.unaccounted(), sent / 1e6)
+    format!("{} of {:.1}M{lost}", signed(book.unaccounted()), sent / 1e6)
+}
+
+/// Packets that are missing; negative where more were counted than sent.
+fn signed(packets: i64) -> String {
+    let sign = if packets < 0 { "−" } else { "" };
+    format!("{sign}{}", thousands(packets.unsigned_abs()))
 }
 
 fn varied(compare: &Compare) -> String {
