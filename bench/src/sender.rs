@@ -101,6 +101,7 @@ fn xdp_live(arena: &Arena) -> Result<Inject> {
         write_headers: &|asm, packet, flow, scratch| arena.frame.lower(asm, packet, flow, scratch),
         destination,
         spin: false,
+        padding: None,
         control_fd: map.fd(),
     };
     let insns = injector.assemble()?;

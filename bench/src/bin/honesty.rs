@@ -48,9 +48,10 @@ struct Args {
     /// Seconds of one calibration of a known cost; each is done twice
     #[arg(long, default_value_t = 90)]
     calibration: u32,
-    /// Steps of added work for the known costs [default: those that cost nearest to 1 and to 2 ns, found first]
-    #[arg(long, value_delimiter = ',')]
-    spin: Vec<u32>,
+    /// Steps of added work of A and of B for the two known costs, as FROM-TO,FROM-TO [default: those whose difference is
+    /// nearest to 1 and to 2 ns, found first]
+    #[arg(long, value_delimiter = ',', value_parser = parse_steps)]
+    spin: Vec<(u32, u32)>,
     /// Seed of the order
     #[arg(long, default_value_t = 1)]
     seed: u64,
@@ -63,16 +64,20 @@ const SPIN_MOST: u32 = 5;
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Kind {
     path: &'static str,
-    spin: u32,
+    /// Steps of added work of A and of B; the same for A/A.
+    spin: (u32, u32),
     reload: bool,
 }
 
 impl Kind {
+    fn is_same(self) -> bool {
+        self.spin.0 == self.spin.1
+    }
+
     fn arguments(self, seconds: u32) -> Vec<String> {
         let mut words = vec!["ab".into(), self.path.into(), format!("--time={seconds}s"), "--fixed".into()];
-        words.push(format!("--vary=spin=0,{}", self.spin));
-        if self.spin == 0 {
-            words.pop(); // nothing varies: A/A
+        if !self.is_same() {
+            words.push(format!("--vary=spin={},{}", self.spin.0, self.spin.1));
         }
         if self.reload {
             words.push("--reload=250".into());
@@ -94,7 +99,8 @@ struct Said {
 
 fn main() -> ExitCode {
     match run(&Args::parse()) {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::from(1),
         Err(error) => {
             drop(writeln!(std::io::stderr(), "bench/honesty: {error:#}"));
             ExitCode::from(2)
@@ -102,7 +108,8 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(args: &Args) -> Result<()> {
+/// Whether every goal is met.
+fn run(args: &Args) -> Result<bool> {
     let start = Instant::now();
     let over = AtomicBool::new(false);
     thread::scope(|scope| {
@@ -113,24 +120,25 @@ fn run(args: &Args) -> Result<()> {
         }
         let done = measure_all(args);
         over.store(true, Ordering::Relaxed);
-        let table = done?;
+        let (table, good) = done?;
         let text = format!("{table}\n{:.0} minutes in all.\n", start.elapsed().as_secs_f64() / 60.0);
-        std::io::stdout().write_all(text.as_bytes()).context("print the table")
+        std::io::stdout().write_all(text.as_bytes()).context("print the table")?;
+        Ok(good)
     })
 }
 
-fn measure_all(args: &Args) -> Result<String> {
+fn measure_all(args: &Args) -> Result<(String, bool)> {
     let mut order = Seed(args.seed).order();
     let spins = if args.spin.is_empty() { screen(args)? } else { args.spin.clone() };
     let raw = |spin| Kind { path: "raw-drop", spin, reload: false };
     let xdp = |spin| Kind { path: "xdp-drop", spin, reload: true };
-    let mut kinds = vec![(raw(0), args.same), (xdp(0), args.reloaded)];
+    let mut kinds = vec![(raw((0, 0)), args.same), (xdp((0, 0)), args.reloaded)];
     for &spin in &spins {
         kinds.extend([(raw(spin), args.known), (xdp(spin), args.reloaded)]);
     }
 
     // Half of each calibration before, half after the comparisons: a drift would show as a difference of the two.
-    let known_kinds: Vec<Kind> = kinds.iter().map(|(kind, _)| *kind).filter(|kind| kind.spin > 0).collect();
+    let known_kinds: Vec<Kind> = kinds.iter().map(|(kind, _)| *kind).filter(|kind| !kind.is_same()).collect();
     let first = calibrate(args, &known_kinds)?;
     let said = compare_all(args, &kinds, &mut order)?;
     let second = calibrate(args, &known_kinds)?;
@@ -145,7 +153,7 @@ fn measure_all(args: &Args) -> Result<String> {
         };
         writeln!(
             table,
-            "| {} spin {} | {} | {} | {mean:.2} |",
+            "| {} {:?} steps | {} | {} | {mean:.2} |",
             kind.path,
             kind.spin,
             one(first),
@@ -162,24 +170,81 @@ fn measure_all(args: &Args) -> Result<String> {
         let cost = known.iter().find(|(known, _)| known == kind).map_or(0.0, |(_, cost)| *cost);
         writeln!(table, "{}", row(*kind, cost, &said))?;
     }
-    Ok(table)
+    let (goals, good) = goals(&spins, &known, &said);
+    Ok((table + &goals, good))
+}
+
+/// The goals for raw-drop, as shares of what was run, each with pass or fail.
+fn goals(spins: &[(u32, u32)], known: &[(Kind, f64)], all: &[Said]) -> (String, bool) {
+    let of = |spin: (u32, u32)| -> Vec<&Said> {
+        all.iter().filter(|said| said.kind.path == "raw-drop" && said.kind.spin == spin).collect()
+    };
+    let share = |said: &[&Said], test: &dyn Fn(&Said) -> bool| {
+        said.iter().filter(|said| test(said)).count() as f64 / said.len().max(1) as f64
+    };
+    let differs = |said: &Said| matches!(said.verdict, Verdict::Faster | Verdict::Slower);
+    let covers = |said: &Said| {
+        known
+            .iter()
+            .find(|(kind, _)| *kind == said.kind)
+            .is_some_and(|(_, cost)| said.interval.contains(*cost))
+    };
+    let same = of((0, 0));
+    let mut widths: Vec<f64> = same.iter().map(|said| said.relative_half_width).collect();
+    let width = median(&mut widths).unwrap_or(f64::INFINITY);
+    let mut list = vec![
+        (
+            "A/A called different, at most 10 of 120",
+            share(&same, &differs),
+            share(&same, &differs) <= 10.0 / 120.0,
+        ),
+        ("A/A, half width of the median run, at most 0.3 %", width, width <= 0.003),
+    ];
+    for (spin, text, least) in [
+        (spins.first(), "the smaller cost found, at least 48 of 60", 48.0 / 60.0),
+        (spins.get(1), "the larger cost found, at least 56 of 60", 56.0 / 60.0),
+    ] {
+        let found = spin.map_or(0.0, |&spin| share(&of(spin), &differs));
+        list.push((text, found, found >= least));
+    }
+    let burdened: Vec<&Said> = spins.iter().flat_map(|&spin| of(spin)).collect();
+    let covered = share(&burdened, &covers);
+    list.push(("the known cost covered, at least 108 of 120", covered, covered >= 108.0 / 120.0));
+    let mut text = String::from("\n| goal | measured | |\n|---|---|---|\n");
+    for (goal, measured, met) in &list {
+        text += &format!("| {goal} | {:.1} % | {} |\n", measured * 100.0, if *met { "pass" } else { "FAIL" });
+    }
+    (text, list.iter().all(|(.., met)| *met))
 }
 
 /// The numbers of steps that cost nearest to 1 ns and to 2 ns here and now.
-fn screen(args: &Args) -> Result<Vec<u32>> {
-    let mut costs = Vec::new();
+fn screen(args: &Args) -> Result<Vec<(u32, u32)>> {
+    let mut costs = vec![0.0];
     for spin in 1..=SPIN_MOST {
-        let said = compare_once(args, Kind { path: "raw-drop", spin, reload: false }, args.calibration / 2)?;
+        let kind = Kind { path: "raw-drop", spin: (0, spin), reload: false };
+        let said = compare_once(args, kind, args.calibration / 2)?;
         drop(writeln!(std::io::stderr(), "{spin} steps: {:.2} ns", said.difference_ns));
-        costs.push((spin, said.difference_ns));
+        costs.push(said.difference_ns);
     }
+    let steps = |from: usize| (from + 1..costs.len()).map(move |to| (from, to));
+    let pairs: Vec<(usize, usize)> = (0..costs.len()).flat_map(steps).collect();
     let nearest = |wanted: f64| {
-        let distance = |(_, ns): &&(u32, f64)| (ns - wanted).abs();
-        costs.iter().min_by(|a, b| distance(a).total_cmp(&distance(b))).map(|(spin, _)| *spin)
+        let cost = |&(from, to): &(usize, usize)| costs[to] - costs[from];
+        let enough = pairs.iter().filter(|pair| cost(pair) > 0.95 * wanted);
+        enough.min_by(|a, b| cost(a).total_cmp(&cost(b))).map(|&(from, to)| (from as u32, to as u32))
     };
-    let mut spins: Vec<u32> = [1.0, 2.0].into_iter().filter_map(nearest).collect();
-    spins.dedup();
+    let spins: Vec<(u32, u32)> = [1.0, 2.0].into_iter().filter_map(nearest).collect();
+    ensure!(
+        spins.len() == 2 && spins[0] != spins[1],
+        "no two numbers of steps differ by about 1 and 2 ns here: name them with --spin"
+    );
     Ok(spins)
+}
+
+/// `2-3`: two steps in A, three in B.
+fn parse_steps(text: &str) -> Result<(u32, u32), String> {
+    let parsed = text.split_once('-').and_then(|(from, to)| Some((from.parse().ok()?, to.parse().ok()?)));
+    parsed.ok_or_else(|| format!("`{text}`: write FROM-TO, for example 0-1"))
 }
 
 /// The long runs that say how much a known cost is.
@@ -193,9 +258,20 @@ fn compare_all(args: &Args, kinds: &[(Kind, u32)], order: &mut Order) -> Result<
     order.shuffle(&mut list);
     let mut said = Vec::new();
     for (done, kind) in list.iter().enumerate() {
-        let one = compare_once(args, *kind, args.seconds)?;
+        let one = match compare_once(args, *kind, args.seconds) {
+            Ok(one) => one,
+            Err(error) => {
+                drop(writeln!(
+                    std::io::stderr(),
+                    "{}/{} failed, and counts for nothing: {error:#}",
+                    done + 1,
+                    list.len()
+                ));
+                continue;
+            }
+        };
         let line = format!(
-            "{}/{} {} spin {}: {:+.2} [{:+.2}, {:+.2}] ns, ±{:.3} %, {:?}\n",
+            "{}/{} {} {:?}: {:+.2} [{:+.2}, {:+.2}] ns, ±{:.3} %, {:?}\n",
             done + 1,
             list.len(),
             kind.path,
@@ -267,7 +343,7 @@ fn row(kind: Kind, cost: f64, all: &[Said]) -> String {
     format!(
         "| {}, {} | {} | {} | {} | {:.3} % | {:+.2} ns | {} | {} |",
         kind.path,
-        if kind.spin == 0 { "the same (A/A)".into() } else { format!("+{cost:.2} ns known") },
+        if kind.is_same() { "the same (A/A)".into() } else { format!("+{cost:.2} ns known") },
         said.len(),
         count(&|said| matches!(said.verdict, Verdict::Faster | Verdict::Slower)),
         count(&|said| said.interval.contains(cost)),
@@ -278,7 +354,7 @@ fn row(kind: Kind, cost: f64, all: &[Said]) -> String {
     )
 }
 
-/// Other work on one CPU: busy about a third of the time, in bursts of 1 to 20 ms, half of them in memory.
+/// Other work, on whatever CPU: busy about a third of the time, in bursts of 1 to 20 ms, half of them in memory.
 fn load(over: &AtomicBool, seed: u64) {
     let mut order = Seed(seed).order();
     let mut memory = vec![0u64; 1 << 19]; // 4 MiB

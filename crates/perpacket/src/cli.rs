@@ -161,9 +161,9 @@ pub(crate) struct SettingArgs {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "How it is measured")]
 pub(crate) struct SliceArgs {
-    /// Packets in a slice
-    #[arg(long = "slice", value_name = "PACKETS", default_value_t = 5_000)]
-    pub(crate) packets: u64,
+    /// Packets in a slice [default: 5000 for path, 10000 for ab]
+    #[arg(long = "slice", value_name = "PACKETS")]
+    pub(crate) packets: Option<u64>,
     /// Clock: thread (CPU time of the measuring thread), or machine (busy time of all CPUs, over slices
     /// of a second, for work that moves to other CPUs)
     #[arg(long, value_name = "CLOCK", default_value = "thread")]

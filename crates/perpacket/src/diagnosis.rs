@@ -15,7 +15,7 @@ use measure::ledger::Ledger;
 use crate::cell::Cell;
 use crate::paths::{FAR, GEN, SYS};
 use crate::report;
-use crate::rig::Rig;
+use crate::rig::{Code, Rig};
 use crate::scenario::Clock;
 
 /// Packets of the diagnosis run.
@@ -67,7 +67,7 @@ impl fmt::Display for Found {
 
 fn ask(cell: &Cell) -> Result<Found> {
     let btf = Btf::kernel()?;
-    let mut rig = Rig::build(cell, Clock::Thread, false)?;
+    let mut rig = Rig::build(cell, Clock::Thread, Code::default())?;
     let counts = Map::percpu_array(8, REASONS)?;
     let namespaces = [GEN, SYS, FAR].map(|role| rig.lab().netns(role).inum());
     let filter = Filter {

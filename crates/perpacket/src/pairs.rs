@@ -19,11 +19,13 @@ use measure::sequential::Looks;
 use measure::verdict::{Criteria, Verdict, judge};
 use measure::warmup::{trend_left, warmup_pairs};
 
+use traffic::programs::PADDING;
+
 use crate::cell::{Cell, Factor};
 use crate::environment;
 use crate::progress::Progress;
 use crate::recorder::CounterValues;
-use crate::rig::{Rig, Shape, Timed};
+use crate::rig::{Code, Rig, Shape, Timed};
 use crate::rounds::{row, stretched};
 use crate::scenario::{Clock, Compare, Scenario};
 use crate::session::Session;
@@ -135,8 +137,11 @@ impl<'a> Pairs<'a> {
         for block in 0.. {
             match self.makeup {
                 Makeup::Shared => {}
-                Makeup::Refreshed => stage.refresh()?,
-                Makeup::Reloaded => stage.reload(session.order.pair_order())?,
+                Makeup::Refreshed => stage.refresh(padding(session))?,
+                Makeup::Reloaded => {
+                    let paddings = [padding(session), padding(session)];
+                    stage.reload(session.order.pair_order(), paddings)?;
+                }
                 Makeup::Rebuilt if block == 0 => {}
                 Makeup::Rebuilt => {
                     self.close(&mut stage)?;
@@ -207,14 +212,17 @@ impl<'a> Pairs<'a> {
     fn stage(&self, session: &mut Session<'_>) -> Result<Stage> {
         let clock = self.scenario.measurement.clock;
         let burdened = self.compare.vary == Factor::Spin || self.scenario.setting.spin > 0;
-        let build = |cell: &Cell| Rig::build(cell, clock, burdened);
+        let shifted = self.makeup != Makeup::Shared;
+        let a_first = session.order.pair_order();
+        let mut build = |cell: &Cell| {
+            Rig::build(cell, clock, Code { burdened, padding: shifted.then(|| padding(session)).flatten() })
+        };
         if self.makeup != Makeup::Rebuilt {
             let commands = [self.compare.a.clone(), self.compare.b.clone()];
             let commands = (self.compare.vary == Factor::Command).then_some(commands);
             let rig = build(&self.cells[0])?;
             return Ok(Stage { rigs: vec![rig], cells: self.cells.clone(), commands, last: None });
         }
-        let a_first = session.order.pair_order();
         let mut rigs = if a_first {
             vec![build(&self.cells[0])?, build(&self.cells[1])?]
         } else {
@@ -446,15 +454,15 @@ impl Stage {
     }
 
     /// The sending program of both, loaded anew.
-    fn refresh(&mut self) -> Result<()> {
+    fn refresh(&mut self, padding: Option<u8>) -> Result<()> {
         self.last = None;
-        self.rigs[0].refresh()
+        self.rigs[0].refresh(padding)
     }
 
     /// A sending program of its own for each variant, loaded in random order.
-    fn reload(&mut self, b_first: bool) -> Result<()> {
+    fn reload(&mut self, b_first: bool, paddings: [Option<u8>; 2]) -> Result<()> {
         self.last = None;
-        self.rigs[0].reload(&self.cells, b_first)
+        self.rigs[0].reload(&self.cells, b_first, paddings)
     }
 
     /// A slice of one variant, after what makes the lab that variant.
@@ -480,6 +488,11 @@ impl Stage {
         }
         Ok(())
     }
+}
+
+/// Another place in memory for a program.
+fn padding(session: &mut Session<'_>) -> Option<u8> {
+    Some(session.order.below(u64::from(PADDING) + 1) as u8)
 }
 
 /// A slice with the counters around it.

@@ -70,6 +70,16 @@ impl Timed {
     }
 }
 
+/// How the sending program is made, beside what the cell says.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Code {
+    /// Whether it can be given extra work for each frame.
+    pub(crate) burdened: bool,
+    /// Instructions without effect in front of the others, which shift these in memory; as many at the end as make the sum the
+    /// same. None at all where nothing is made anew.
+    pub(crate) padding: Option<u8>,
+}
+
 /// A lab with packets going through it.
 pub(crate) struct Rig {
     pub(crate) cell: Cell,
@@ -90,14 +100,13 @@ pub(crate) struct Rig {
 }
 
 impl Rig {
-    /// Builds the lab of a cell whose backend is resolved, and attaches everything to it. With `burdened`, the
-    /// injecting program can be given extra work for each frame.
-    pub(crate) fn build(cell: &Cell, clock: Clock, burdened: bool) -> Result<Self> {
+    /// Builds the lab of a cell whose backend is resolved, and attaches everything to it.
+    pub(crate) fn build(cell: &Cell, clock: Clock, code: Code) -> Result<Self> {
         let path = paths::of(cell.path);
         let what = || format!("build the lab for {} at {} bytes", cell.path, cell.frame_bytes);
         let lab = Lab::build(&paths::lay(cell)?).with_context(what)?;
         let ending = path.open(&lab, cell).with_context(what)?;
-        let sender = Sender::open(&lab, cell, burdened).with_context(what)?;
+        let sender = Sender::open(&lab, cell, code).with_context(what)?;
         let counters =
             [GEN, SYS, FAR].map(|role| open_counters(&lab, role)).into_iter().collect::<Result<_>>()?;
         Ok(Self {
@@ -106,7 +115,7 @@ impl Rig {
             senders: vec![sender],
             active: 0,
             produced_before: 0,
-            burdened,
+            burdened: code.burdened,
             ending,
             clock,
             counters,
@@ -122,19 +131,29 @@ impl Rig {
 
     /// Loads the sending program anew for each of two variants, in the order given, and lets the old ones go. The lab
     /// stays: what differs afterwards is where the programs lie in memory.
-    pub(crate) fn reload(&mut self, cells: &[Cell; 2], b_first: bool) -> Result<()> {
+    pub(crate) fn reload(
+        &mut self,
+        cells: &[Cell; 2],
+        b_first: bool,
+        paddings: [Option<u8>; 2],
+    ) -> Result<()> {
         self.retire();
-        let open = |cell: &Cell| Sender::open(&self.lab, cell, self.burdened);
-        let (first, second) = (open(&cells[usize::from(b_first)])?, open(&cells[usize::from(!b_first)])?);
+        let open =
+            |cell: &Cell, padding| Sender::open(&self.lab, cell, Code { burdened: self.burdened, padding });
+        let (first, second) = (
+            open(&cells[usize::from(b_first)], paddings[0])?,
+            open(&cells[usize::from(!b_first)], paddings[1])?,
+        );
         self.senders = if b_first { vec![second, first] } else { vec![first, second] };
         self.active = 0;
         Ok(())
     }
 
     /// Loads the one sending program anew.
-    pub(crate) fn refresh(&mut self) -> Result<()> {
+    pub(crate) fn refresh(&mut self, padding: Option<u8>) -> Result<()> {
         self.retire();
-        self.senders.push(Sender::open(&self.lab, &self.cell, self.burdened)?);
+        let code = Code { burdened: self.burdened, padding };
+        self.senders.push(Sender::open(&self.lab, &self.cell, code)?);
         self.active = 0;
         Ok(())
     }
@@ -271,9 +290,9 @@ struct Sender {
 
 impl Sender {
     /// Opens the way in of a resolved cell, in the namespace that it sends from.
-    fn open(lab: &Lab, cell: &Cell, burdened: bool) -> Result<Self> {
+    fn open(lab: &Lab, cell: &Cell, code: Code) -> Result<Self> {
         let kind = cell.setting.backend.context("the backend is not resolved")?;
-        let (backend, control) = open_backend(lab, cell, kind, burdened)?;
+        let (backend, control) = open_backend(lab, cell, kind, code)?;
         let mut sender = Self { backend, control };
         sender.tune(&cell.setting);
         Ok(sender)
@@ -297,7 +316,7 @@ fn open_backend(
     lab: &Lab,
     cell: &Cell,
     kind: BackendKind,
-    burdened: bool,
+    code: Code,
 ) -> Result<(Box<dyn Backend>, Option<MappedArray>)> {
     let frame = paths::of(cell.path).frame(cell).check()?;
     let batch = cell.setting.batch;
@@ -316,7 +335,8 @@ fn open_backend(
                 header_bytes: frame.header_bytes(),
                 write_headers: &|asm, packet, flow, scratch| frame.lower(asm, packet, flow, scratch),
                 destination,
-                spin: burdened,
+                spin: code.burdened,
+                padding: code.padding,
                 control_fd: map.fd(),
             };
             let insns = injector.assemble()?;

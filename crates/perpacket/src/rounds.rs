@@ -12,7 +12,7 @@ use measure::slice::Slice;
 use crate::cell::Cell;
 use crate::environment;
 use crate::progress::Progress;
-use crate::rig::{Rig, Shape, Timed};
+use crate::rig::{Code, Rig, Shape, Timed};
 use crate::scenario::{Clock, Scenario};
 use crate::session::Session;
 use crate::stop::Deadline;
@@ -72,7 +72,8 @@ impl Rounds {
     /// Builds the lab of every cell.
     pub(crate) fn build(cells: &[Cell], scenario: &Scenario) -> Result<Self> {
         let clock = scenario.measurement.clock;
-        let build = |cell| Rig::build(cell, clock, scenario.setting.spin > 0);
+        let build =
+            |cell| Rig::build(cell, clock, Code { burdened: scenario.setting.spin > 0, padding: None });
         let mut rigs = cells.iter().map(build).collect::<Result<Vec<_>>>()?;
         let mut shapes = Vec::new();
         for rig in &mut rigs {

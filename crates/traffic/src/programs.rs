@@ -42,9 +42,12 @@ pub enum Control {
 /// Words in the control map.
 pub const CONTROL_WORDS: usize = 5;
 
-/// The most steps, each of a multiplication and an addition, that one frame can be burdened with. A step takes the time
-/// of four dependent cycles, about 1 ns.
+/// The most steps, each of a multiplication and two additions, that one frame can be burdened with. A step is five
+/// dependent cycles, about 1 ns.
 pub const MAX_SPIN: u32 = 128;
+
+/// Instructions without effect in a padded program: a cache line and more.
+pub const PADDING: u8 = 24;
 
 /// Multiplications that are done in every variant.
 const SPIN_BASE: u32 = 64;
@@ -77,6 +80,10 @@ pub struct Injector<'a> {
     /// Whether the program can burden a frame with added work ([`Control::Spin`]). Two locked exchanges
     /// stand around the work in every variant, so that none of it hides behind other work.
     pub spin: bool,
+    /// [`PADDING`] instructions without effect, so many of them in front and the others at the end. They shift the
+    /// program in memory: where code lies decides over a nanosecond, and only many layouts together tell what it
+    /// costs as such. None: no such instructions.
+    pub padding: Option<u8>,
     /// Descriptor of the control map.
     pub control_fd: i32,
 }
@@ -87,6 +94,8 @@ impl Injector<'_> {
         let mut asm = Assembler::new();
         let short = asm.label();
         asm.load(Size::W, Reg::R6, Reg::R1, XDP_MD_DATA);
+        let in_front = self.padding.map_or(0, |count| count.min(PADDING));
+        pad(&mut asm, in_front);
         asm.load(Size::W, Reg::R2, Reg::R1, XDP_MD_DATA_END);
         asm.mov(Reg::R3, Reg::R6);
         asm.alu_imm(AluOp::Add, Reg::R3, self.header_bytes as i32);
@@ -101,6 +110,7 @@ impl Injector<'_> {
         if self.spin {
             spin(&mut asm, short);
         }
+        pad(&mut asm, self.padding.map_or(0, |_| PADDING - in_front));
         match self.destination {
             Destination::Drop => asm.mov_imm(Reg::R0, xdp::DROP),
             Destination::Stack => asm.mov_imm(Reg::R0, xdp::PASS),
@@ -151,11 +161,19 @@ fn spin(asm: &mut Assembler, give_up: ebpf::Label) {
         asm.jump_if_imm(Condition::Le, Reg::R3, step as i32, done);
         asm.alu_imm(AluOp::Mul, Reg::R2, 3);
         asm.alu_imm(AluOp::Add, Reg::R2, 2);
+        asm.alu_imm(AluOp::Add, Reg::R2, 4);
     }
     asm.bind(done);
     asm.alu_imm(AluOp::Or, Reg::R2, 1);
     asm.atomic(AtomicOp::Exchange, Reg::R9, word(Control::Fence), Reg::R2);
     asm.jump_if_imm(Condition::Eq, Reg::R2, 0, give_up);
+}
+
+/// Instructions of three bytes that do nothing. R6 holds the packet, wherever they stand.
+fn pad(asm: &mut Assembler, count: u8) {
+    for _ in 0..count {
+        asm.mov(Reg::R6, Reg::R6);
+    }
 }
 
 /// The program as the kernel takes it.

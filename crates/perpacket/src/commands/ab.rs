@@ -13,6 +13,10 @@ use crate::report::{self, Outcome};
 use crate::scenario::{Compare, Job, SCHEMA, Scenario, default_precision};
 use crate::session::{Ground, Session};
 
+/// Packets in a slice where nothing else is asked for: with twice as many as `path` takes, as much time gives an interval
+/// that is a sixth narrower.
+const SLICE: u64 = 10_000;
+
 /// From arguments to a scenario, and on.
 pub(crate) fn run(args: &AbArgs) -> Result<Outcome> {
     let scenario = Scenario {
@@ -25,7 +29,7 @@ pub(crate) fn run(args: &AbArgs) -> Result<Outcome> {
             .collect::<Result<_>>()?,
         frames: vec![args.frame],
         setting: args.setting.resolve()?,
-        measurement: args.slice.resolve(args.time, default_precision())?,
+        measurement: args.slice.resolve(args.time, default_precision(), SLICE)?,
         host: args.host.resolve(),
         compare: Some(compare(args)?),
     };

@@ -31,10 +31,10 @@ impl SettingArgs {
 }
 
 impl SliceArgs {
-    /// How it is measured, within `time`, to `precision`.
-    pub(crate) fn resolve(&self, time: Duration, precision: f64) -> Result<Measurement> {
+    /// How it is measured, within `time`, to `precision`; in slices of `packets` where nothing else is asked for.
+    pub(crate) fn resolve(&self, time: Duration, precision: f64, packets: u64) -> Result<Measurement> {
         Ok(Measurement {
-            packets: self.packets,
+            packets: self.packets.unwrap_or(packets),
             clock: self.clock.parse().context("--clock")?,
             time_s: time.as_secs_f64(),
             precision,

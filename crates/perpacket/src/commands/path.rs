@@ -23,6 +23,9 @@ const NOTICEABLE: f64 = 0.01;
 /// Confidence of the printed intervals.
 const CONFIDENCE: f64 = 0.95;
 
+/// Packets in a slice where nothing else is asked for.
+const SLICE: u64 = 5_000;
+
 /// From arguments to a scenario, and on.
 pub(crate) fn run(args: &PathArgs) -> Result<Outcome> {
     let scenario = Scenario {
@@ -31,7 +34,7 @@ pub(crate) fn run(args: &PathArgs) -> Result<Outcome> {
         paths: paths(&args.paths)?,
         frames: args.frame.clone(),
         setting: args.setting.resolve()?,
-        measurement: args.slice.resolve(args.time, args.precision)?,
+        measurement: args.slice.resolve(args.time, args.precision, SLICE)?,
         host: args.host.resolve(),
         compare: None,
     };
