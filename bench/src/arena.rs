@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use lab::{Lab, Plan, Port};
-use linux::bpf::{Link, Map, Program, ProgramKind, ProgramSpec, XdpMode};
+use linux::bpf::{Link, Program, ProgramKind, ProgramSpec, XdpMode};
 use template::{Addresses, CheckedFrame, UdpFrame};
+use traffic::ProgramSink;
 use traffic::programs::{self, Action};
-use traffic::{ProgramSink, Sink};
 
 use crate::sender::{Sender, Usage};
 
@@ -41,8 +41,8 @@ impl Arena {
             Port::new(FAR.0, FAR.1).mac(FAR_MAC).queues(1),
         );
         let lab = Lab::build(&plan)?;
-        let map = Map::percpu_array(8, 1)?;
-        let insns = programs::counter(Action::XdpDrop, map.fd())?;
+        let sink = ProgramSink::new()?;
+        let insns = programs::counter(Action::XdpDrop, sink.map_fd())?;
         let program = Program::load(&ProgramSpec::new(ProgramKind::Xdp, "bench_count", &insns))?;
         let ifindex = lab.device(FAR.0, FAR.1).ifindex;
         let link = lab
@@ -62,7 +62,7 @@ impl Arena {
             flows: 1,
             frame_bytes,
         };
-        Ok(Self { frame: frame.check()?, sink: ProgramSink::new(map, 0)?, _link: link, lab })
+        Ok(Self { frame: frame.check()?, sink, _link: link, lab })
     }
 
     /// The sending device's number, in the namespace of the calling thread.

@@ -80,7 +80,7 @@ impl Sender {
             Self::Ours(backend) => {
                 let cpu = clock::thread_cpu_ns();
                 let sent = backend.send(packets)? + backend.flush()?;
-                (sent.confirmed.unwrap_or(0), clock::thread_cpu_ns() - cpu)
+                (sent.confirmed, clock::thread_cpu_ns() - cpu)
             }
             Self::Trafgen { device, packet } => {
                 let cpu = children_cpu_ns()?;

@@ -34,13 +34,6 @@ pub enum Place {
     Softnet(u32),
 }
 
-impl Place {
-    /// Whether packets of others are counted there as well, so that a difference proves nothing about a run.
-    pub fn is_host_wide(&self) -> bool {
-        matches!(self, Self::Softnet(_))
-    }
-}
-
 /// A counter's name. Displays as `link f0: rx_packets`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Key {
@@ -269,7 +262,6 @@ mod tests {
         let (before, after) =
             (snapshot(&[(cpu.clone(), "processed", old)]), snapshot(&[(cpu.clone(), "processed", 3)]));
         assert_eq!(diff(&before, &after).values().copied().collect::<Vec<_>>(), [5]);
-        assert!(cpu.is_host_wide() && !Place::Protocol.is_host_wide());
     }
 
     #[test]

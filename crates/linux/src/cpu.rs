@@ -46,22 +46,17 @@ pub fn thread_id() -> u32 {
     gettid().as_raw_nonzero().get().unsigned_abs()
 }
 
-/// CPU time of the thread that takes over a CPU's softirqs when there are too many, in ns.
+/// The thread that takes over a CPU's softirqs when there are too many, found once so that reading it is cheap.
 ///
-/// Growth during a slice means that packet work was moved out of the measured thread. `None` when the kernel
-/// shows no such thread (a container's `/proc`) or no `schedstat` (`CONFIG_SCHED_INFO`).
-pub fn ksoftirqd_ns(cpu: usize) -> Option<u64> {
-    Ksoftirqd::find(cpu)?.cpu_ns()
-}
-
-/// A CPU's softirq thread, found once so that reading it is cheap.
+/// Growth of its CPU time during a slice means that packet work was moved out of the measured thread.
 #[derive(Debug, Clone)]
 pub struct Ksoftirqd {
     schedstat: String,
 }
 
 impl Ksoftirqd {
-    /// Looks for `ksoftirqd/CPU` among the processes.
+    /// Looks for `ksoftirqd/CPU` among the processes. `None` when the kernel shows no such thread (a container's
+    /// `/proc`).
     pub fn find(cpu: usize) -> Option<Self> {
         let name = format!("ksoftirqd/{cpu}");
         let process = fs::read_dir("/proc").ok()?.flatten().find(|entry| {
@@ -70,7 +65,7 @@ impl Ksoftirqd {
         Some(Self { schedstat: process.path().join("schedstat").to_str()?.to_owned() })
     }
 
-    /// Its CPU time since boot in ns; see [`ksoftirqd_ns`].
+    /// Its CPU time since boot in ns; `None` without `schedstat` (`CONFIG_SCHED_INFO`).
     pub fn cpu_ns(&self) -> Option<u64> {
         first_number(&fs::read_to_string(&self.schedstat).ok()?)
     }
@@ -96,28 +91,6 @@ pub fn set_nice(nice: i32) -> Result<i32, SyscallError> {
     Ok(before)
 }
 
-/// Puts the calling thread under real-time scheduling, first in first out, priority 1 (lowest) to 99.
-///
-/// Such a thread can take a CPU wholly: use it for bounded work only. [`schedule_normally`] undoes it.
-///
-/// # Errors
-/// EPERM without CAP_SYS_NICE or RLIMIT_RTPRIO.
-pub fn schedule_fifo(priority: i32) -> Result<(), SyscallError> {
-    set_scheduler(libc::SCHED_FIFO, priority, "calling thread, SCHED_FIFO")
-}
-
-/// Puts the calling thread back under the normal scheduler.
-pub fn schedule_normally() -> Result<(), SyscallError> {
-    set_scheduler(libc::SCHED_OTHER, 0, "calling thread, SCHED_OTHER")
-}
-
-fn set_scheduler(policy: libc::c_int, priority: i32, object: &str) -> Result<(), SyscallError> {
-    let parameters = libc::sched_param { sched_priority: priority };
-    // SAFETY: the structure is valid during the call; 0 is the calling thread.
-    let result = unsafe { libc::sched_setscheduler(0, policy, &raw const parameters) };
-    if result == 0 { Ok(()) } else { Err(SyscallError::last("sched_setscheduler", object)) }
-}
-
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
@@ -138,7 +111,7 @@ mod tests {
     fn a_cpu_that_does_not_exist_is_an_error() {
         assert!(pin(CpuSet::MAX_CPU).is_err());
         assert!(pin(CpuSet::MAX_CPU - 1).is_err());
-        assert_eq!(ksoftirqd_ns(usize::MAX), None);
+        assert!(Ksoftirqd::find(usize::MAX).is_none());
     }
 
     #[test]

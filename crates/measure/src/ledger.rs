@@ -11,8 +11,9 @@
 //! - a packet that RPS put on a full backlog raises `dropped` in `/proc/net/softnet_stat` and the device's
 //!   `rx_dropped` (net/core/dev.c, `enqueue_to_backlog`, Linux 6.18).
 //!
-//! A closed ledger is not delivery: packets that were dropped for a known reason are accounted for. See
-//! [`Ledger::delivered_share`].
+//! Packets that the run did not send (neighbour discovery, router solicitation) are kept out of the lab.
+//!
+//! A closed ledger is not delivery: packets that were dropped for a known reason are accounted for.
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
@@ -50,10 +51,6 @@ pub struct Ledger {
     pub received: Vec<Count>,
     /// Packets that ended earlier; disjoint counters.
     pub drops: Vec<Drop>,
-    /// Packets that the run did not send (neighbour discovery, router solicitation), named. They are in
-    /// none of the other fields: what a counter saw of them is moved here by
-    /// [`set_aside`](Ledger::set_aside).
-    pub background: Vec<Count>,
     /// Remarks for the reader.
     pub notes: Vec<String>,
 }
@@ -77,7 +74,6 @@ impl Ledger {
             sent,
             received: Vec::new(),
             drops: Vec::new(),
-            background: Vec::new(),
             notes: Vec::new(),
         }
     }
@@ -105,27 +101,6 @@ impl Ledger {
         self.unaccounted() == 0
     }
 
-    /// Share of the sent packets that were received; `None` when none were sent.
-    pub fn delivered_share(&self) -> Option<f64> {
-        (self.sent.packets > 0).then(|| self.received_packets() as f64 / self.sent.packets as f64)
-    }
-
-    /// Moves up to `packets` packets that the run did not send out of the received count or drop whose
-    /// counter is `counter` into the background. Gives back how many were moved.
-    pub fn set_aside(&mut self, counter: &str, packets: u64, what: &str) -> u64 {
-        let received =
-            self.received.iter_mut().filter(|count| count.seen_by == counter).map(|count| &mut count.packets);
-        let dropped =
-            self.drops.iter_mut().filter(|drop| drop.counter == counter).map(|drop| &mut drop.packets);
-        let Some(counted) = received.chain(dropped).next() else { return 0 };
-        let moved = packets.min(*counted);
-        *counted -= moved;
-        if moved > 0 {
-            add_count(&mut self.background, &Count { packets: moved, seen_by: what.to_owned() });
-        }
-        moved
-    }
-
     /// Adds the ledger of another round of the same path: counts of the same counter and drops of the same
     /// reason and counter are summed. The frame size becomes `None` when they differ.
     ///
@@ -143,7 +118,6 @@ impl Ledger {
         }
         self.sent.packets = self.sent.packets.saturating_add(other.sent.packets);
         other.received.iter().for_each(|count| add_count(&mut self.received, count));
-        other.background.iter().for_each(|count| add_count(&mut self.background, count));
         other.drops.iter().for_each(|drop| add_drop(&mut self.drops, drop));
         for note in &other.notes {
             if !self.notes.contains(note) {
@@ -192,8 +166,7 @@ mod tests {
         let ledger = udp(1_000, 950, 50);
         assert_eq!(ledger.unaccounted(), 0);
         assert!(ledger.closes());
-        assert_eq!(ledger.delivered_share(), Some(0.95));
-        assert_eq!(udp(0, 0, 0).delivered_share(), None);
+        assert_eq!(ledger.received_packets(), 950);
     }
 
     #[test]
@@ -201,16 +174,6 @@ mod tests {
         assert_eq!(udp(1_000, 950, 49).unaccounted(), 1);
         assert_eq!(udp(1_000, 950, 51).unaccounted(), -1);
         assert_eq!(udp(0, u64::MAX, u64::MAX).unaccounted(), i64::MIN);
-    }
-
-    #[test]
-    fn background_is_named_and_not_counted_as_delivery() {
-        let mut ledger = udp(1_000, 953, 50);
-        assert_eq!(ledger.set_aside("socket reader", 3, "router solicitation"), 3);
-        assert!(ledger.closes());
-        assert_eq!(ledger.background, [count(3, "router solicitation")]);
-        assert_eq!(ledger.set_aside("no such counter", 3, "x"), 0);
-        assert_eq!(ledger.set_aside("RcvbufErrors", 60, "y"), 50);
     }
 
     #[test]

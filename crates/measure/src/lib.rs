@@ -24,7 +24,6 @@
 //! | [`sequential`] | when one may look and stop |
 //! | [`verdict`] | faster, slower, same, or not known yet |
 //! | [`holm`] | several comparisons at once |
-//! | [`plan`] | how many pairs will be needed |
 //! | [`ledger`] | where every packet ended |
 //! | [`foil`] | the usual methods that mislead, for tables beside ours |
 //! | [`record`] | `perpacket.record/1`, read and written |
@@ -58,7 +57,6 @@ pub mod ledger;
 pub mod marginal;
 pub mod order;
 pub mod paired;
-pub mod plan;
 pub mod quantile;
 pub mod record;
 pub mod sequential;

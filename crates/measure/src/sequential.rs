@@ -7,9 +7,6 @@
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-/// The level of the whole procedure, all looks together.
-pub const OVERALL_ALPHA: f64 = 0.05;
-
 /// Pocock's nominal two-sided level of each look for 1 to 5 equally spaced looks at 5 % overall
 /// (Pocock, Biometrika 64, 1977, table 1).
 const POCOCK_ALPHA: [f64; 5] = [0.05, 0.0294, 0.0221, 0.0182, 0.0158];
@@ -89,22 +86,12 @@ impl Looks {
         Some(product.div_ceil(u128::from(self.looks)) as u64)
     }
 
-    /// The look that falls on exactly `pairs_done`, counted from 1.
-    pub fn is_look(&self, pairs_done: u64) -> Option<u32> {
-        (1..=self.looks).find(|&look| self.pairs_at(look) == Some(pairs_done))
-    }
-
     /// How many looks have fallen due. For a caller whose pairs come several at a time: look when
     /// this number has grown.
     pub fn looks_due(&self, pairs_done: u64) -> u32 {
         (1..=self.looks)
             .take_while(|&look| self.pairs_at(look).is_some_and(|pairs| pairs <= pairs_done))
             .count() as u32
-    }
-
-    /// Whether the last look has fallen due.
-    pub fn is_over(&self, pairs_done: u64) -> bool {
-        pairs_done >= self.planned_pairs
     }
 }
 
@@ -137,11 +124,8 @@ mod tests {
         let at: Vec<u64> = (1..=5).filter_map(|look| looks.pairs_at(look)).collect();
         assert_eq!(at, [1_000, 2_000, 3_000, 4_000, 5_000]);
         assert!((looks.nominal_confidence() - 0.9842).abs() < 1e-12);
-        assert_eq!(looks.is_look(2_000), Some(2));
-        assert_eq!(looks.is_look(2_001), None);
-        assert_eq!(looks.looks_due(2_001), 2);
-        assert_eq!(looks.looks_due(999), 0);
-        assert!(looks.is_over(5_000) && !looks.is_over(4_999));
+        let due = [999, 1_000, 2_001, 4_999, 5_000].map(|pairs| looks.looks_due(pairs));
+        assert_eq!(due, [0, 1, 2, 4, 5]);
     }
 
     #[test]
@@ -156,8 +140,7 @@ mod tests {
     fn a_fixed_number_is_one_look_at_95_percent() {
         let fixed = Looks::fixed(300).unwrap();
         assert_eq!(fixed.nominal_confidence(), 0.95);
-        assert_eq!(fixed.is_look(300), Some(1));
-        assert_eq!(fixed.is_look(299), None);
+        assert_eq!((fixed.looks_due(299), fixed.looks_due(300)), (0, 1));
     }
 
     #[test]

@@ -15,8 +15,6 @@ use thiserror::Error;
 pub enum VoidReason {
     /// Packets were lost on a path that means delivery.
     Drops,
-    /// The hypervisor took the CPU away (`steal` in `/proc/stat` grew).
-    Steal,
     /// The slice ended before all its packets were sent.
     Incomplete,
 }
@@ -32,13 +30,14 @@ pub struct Slice {
     pub variant: u16,
     /// Packets sent in the slice.
     pub packets: u64,
-    /// Kernel calls that sent them.
+    /// Calls of the way in that sent them. The kernel may have been called more often.
     pub calls: u32,
     /// Wall time in ns.
     pub wall_ns: u64,
     /// CPU time in ns, of the clock that the path declares (the sending thread's, or all CPUs').
     pub cpu_ns: u64,
-    /// Steal ticks of the slice's CPU (USER_HZ, usually 10 ms each), where known.
+    /// Steal ticks (USER_HZ, usually 10 ms each) of all CPUs, over this slice and those before it that have none;
+    /// `None` also where it was not read.
     pub steal_ticks: Option<u32>,
     /// Involuntary context switches of the sending thread, where known.
     pub involuntary_switches: Option<u32>,

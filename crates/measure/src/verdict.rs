@@ -9,7 +9,9 @@ use statrs::distribution::{ContinuousCDF, Normal};
 
 use crate::holm;
 use crate::paired::Comparison;
-use crate::plan::DEFAULT_POWER;
+
+/// Probability with which the number of pairs that an inconclusive verdict names is to settle it.
+const POWER: f64 = 0.9;
 
 /// What can be said about B against A.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
@@ -93,7 +95,7 @@ fn growth(half_width: f64, room: f64, tail: f64) -> Option<f64> {
         return None;
     }
     let normal = Normal::standard();
-    let reach = 1.0 + normal.inverse_cdf(DEFAULT_POWER) / -normal.inverse_cdf(tail);
+    let reach = 1.0 + normal.inverse_cdf(POWER) / -normal.inverse_cdf(tail);
     Some((half_width / room * reach).powi(2))
 }
 

@@ -63,7 +63,7 @@ fn columns(from: u32, count: u32) -> SliceColumns {
             cpu_ns: 1_000_000,
             steal_ticks: (index % 3 == 0).then_some(0),
             involuntary_switches: Some(index),
-            void: (index % 5 == 4).then_some(VoidReason::Steal),
+            void: (index % 5 == 4).then_some(VoidReason::Drops),
         };
         columns.push_with(&slice, &[("cycles", (index > 2).then_some(0.1 + 0.2)), ("odd", Some(f64::NAN))]);
     }
@@ -78,7 +78,6 @@ fn ledger() -> Ledger {
         counter: "rule counter".to_owned(),
         packets: 10_000,
     });
-    ledger.background.push(count(2, "router solicitation"));
     ledger
 }
 

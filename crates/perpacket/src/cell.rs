@@ -81,6 +81,23 @@ impl Setting {
         Ok(())
     }
 
+    /// What differs from what is measured where nothing is asked for, by its key.
+    pub(crate) fn changed(&self) -> Vec<(&'static str, String)> {
+        let all = |setting: &Self| {
+            [
+                ("backend", setting.backend.map_or(String::new(), |kind| kind.to_string())),
+                ("flows", setting.flows.to_string()),
+                ("rules", setting.rules.to_string()),
+                ("batch", setting.batch.to_string()),
+                ("gro", setting.gro.to_string()),
+                ("rps", setting.rps.clone()),
+                ("spin", setting.spin.to_string()),
+            ]
+        };
+        let pairs = all(self).into_iter().zip(all(&Self::default()));
+        pairs.filter(|(own, usual)| own != usual).map(|(own, _)| own).collect()
+    }
+
     /// The steering mask as a number; 0 is off.
     pub(crate) fn rps_mask(&self) -> Result<u64> {
         let digits = self.rps.trim_start_matches("0x");
@@ -201,7 +218,10 @@ impl Factor {
 
     /// The key of `--vary`.
     pub(crate) fn name(self) -> &'static str {
-        Self::VARIED.iter().find(|(_, factor)| *factor == self).map_or("nothing", |(name, _)| name)
+        match self {
+            Self::Command => "command",
+            _ => Self::VARIED.iter().find(|(_, factor)| *factor == self).map_or("nothing", |(name, _)| name),
+        }
     }
 
     /// Whether both variants can be the same lab and the same program, with other numbers in its control map

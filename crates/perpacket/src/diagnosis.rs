@@ -30,14 +30,13 @@ const HELPER_MAP_LOOKUP: i32 = 1;
 
 /// Sends a few thousand packets through a new lab of the same kind, and adds to the ledger's notes how many arrived there
 /// and why the kernel says that packets ended. What cannot be asked is said, and is no error.
-pub(crate) fn explain(cell: &Cell, book: &mut Ledger) -> Result<()> {
-    book.notes.push(match ask(cell) {
+pub(crate) fn explain(cell: &Cell, clock: Clock, book: &mut Ledger) {
+    book.notes.push(match ask(cell, clock) {
         Ok(found) => found.to_string(),
         Err(error) => {
             format!("diagnosis: the kernel's drop reasons cannot be read: {}", report::chain(&error))
         }
     });
-    Ok(())
 }
 
 /// What the kernel said about packets that were sent for that.
@@ -65,9 +64,9 @@ impl fmt::Display for Found {
     }
 }
 
-fn ask(cell: &Cell) -> Result<Found> {
+fn ask(cell: &Cell, clock: Clock) -> Result<Found> {
     let btf = Btf::kernel()?;
-    let mut rig = Rig::build(cell, Clock::Thread, Code::default())?;
+    let mut rig = Rig::build(cell, clock, Code::default())?;
     let counts = Map::percpu_array(8, REASONS)?;
     let namespaces = [GEN, SYS, FAR].map(|role| rig.lab().netns(role).inum());
     let filter = Filter {

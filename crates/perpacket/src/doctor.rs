@@ -1,12 +1,13 @@
 //! What makes results of this host noisy or wrong, each with what to do about it.
 
+use lab::journal::CleanReport;
 use measure::record::{Environment, Warning};
 
 use crate::environment;
 
 /// What deserves a line before a measurement: only what changes figures.
 pub(crate) fn warnings(environment: &Environment) -> Vec<Warning> {
-    let checks = [debug_options, governor, load, clocksource, jit, bpf_hardening];
+    let checks = [debug_options, irq_time, governor, load, clocksource, jit, bpf_hardening];
     checks.iter().filter_map(|check| check(environment)).collect()
 }
 
@@ -17,6 +18,25 @@ pub(crate) fn without_injection(lacking: &str) -> Option<Warning> {
         format!("no injection: {lacking}"),
         "root adds inject and the floor, which take the sender's cost out, and xdp-drop, xdp-tx and tc-drop",
     )
+}
+
+/// What the journal of host settings had to do for runs that were killed.
+pub(crate) fn left_behind(report: &CleanReport) -> Vec<Warning> {
+    let restored = report.restored.iter().filter_map(|setting| {
+        warning(
+            "a run that was killed had left a setting of the host changed",
+            format!("{} = {} was put back", setting.path.display(), setting.value),
+            "nothing is left to do",
+        )
+    });
+    let failed = report.failed.iter().filter_map(|error| {
+        warning(
+            "a setting of the host that a killed run left changed could not be put back",
+            error.to_string(),
+            "remove the cause and run perpacket doctor --clean, or write the value back",
+        )
+    });
+    restored.chain(failed).collect()
 }
 
 /// What is worth knowing, but no reason to warn before every run.
@@ -35,6 +55,15 @@ fn debug_options(environment: &Environment) -> Option<Warning> {
         "this is a debug kernel: its checks cost more than packets do",
         options.join(", "),
         "measure on a kernel without these options",
+    )
+}
+
+fn irq_time(environment: &Environment) -> Option<Warning> {
+    environment.irq_time_accounting.filter(|&apart| apart)?;
+    warning(
+        "time in softirqs is in no thread's time: what a veth receives is not in the clock `thread`",
+        "CONFIG_IRQ_TIME_ACCOUNTING=y".into(),
+        "use --clock machine for paths over a device, or boot with tsc=noirqtime",
     )
 }
 
@@ -159,6 +188,8 @@ fn mitigations(environment: &Environment) -> Option<Warning> {
 
 #[cfg(test)]
 mod tests {
+    use lab::journal::{JournalError, Restored};
+
     use super::*;
 
     #[test]
@@ -169,6 +200,7 @@ mod tests {
             cores: Some(2),
             clocksource: Some("tsc".into()),
             debug_options: Some(vec![]),
+            irq_time_accounting: Some(false),
             ..Environment::default()
         };
         assert_eq!(warnings(&quiet), []);
@@ -183,11 +215,27 @@ mod tests {
             cores: Some(2),
             clocksource: Some("hpet".into()),
             debug_options: Some(vec!["CONFIG_KASAN".into()]),
+            irq_time_accounting: Some(true),
             sysctls: Some([("net.core.bpf_jit_enable".into(), "0".into())].into()),
             ..Environment::default()
         };
         let facts: Vec<String> = warnings(&noisy).into_iter().map(|warning| warning.fact).collect();
-        assert_eq!(facts.len(), 5, "{facts:?}");
+        assert_eq!(facts.len(), 6, "{facts:?}");
         assert!(facts.iter().any(|fact| fact.contains("KASAN")));
+    }
+
+    #[test]
+    fn what_was_left_behind_is_told_whether_it_was_put_back_or_not() {
+        let path = std::path::PathBuf::from("/sys/kernel/rcu_expedited");
+        let report = CleanReport {
+            restored: vec![Restored { path: path.clone(), value: "0".into() }],
+            failed: vec![JournalError::Busy { path, waited_s: 3 }],
+            ..CleanReport::default()
+        };
+        let told = left_behind(&report);
+        assert_eq!(told.len(), 2);
+        assert!(told[0].fact.contains("rcu_expedited = 0 was put back"), "{told:?}");
+        assert!(told[1].next_step.contains("doctor --clean"), "{told:?}");
+        assert_eq!(left_behind(&CleanReport::default()), []);
     }
 }

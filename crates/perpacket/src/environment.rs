@@ -7,6 +7,7 @@ use std::fs;
 use std::io::Read;
 use std::path::Path;
 
+use linux::procfs;
 use measure::record::Environment;
 
 /// sysctls that change what a packet costs or where it is counted.
@@ -38,29 +39,36 @@ const DEBUG_OPTIONS: [&str; 9] = [
 /// Reads the machine. `cpu` is the one that measures.
 pub(crate) fn read(cpu: usize) -> Environment {
     let cpuinfo = text("/proc/cpuinfo").unwrap_or_default();
-    let field = |name: &str| cpuinfo_field(&cpuinfo, name);
+    let config = KernelConfig::read();
     Environment {
         kernel_release: text("/proc/sys/kernel/osrelease"),
         kernel_version: text("/proc/sys/kernel/version"),
         kernel_command_line: text("/proc/cmdline"),
         architecture: text("/proc/sys/kernel/arch").or_else(|| Some(std::env::consts::ARCH.into())),
-        cpu_model: field("model name"),
+        cpu_model: procfs::cpuinfo_model(&cpuinfo),
         cores: u32::try_from(cpuinfo.lines().filter(|line| line.starts_with("processor")).count())
             .ok()
             .filter(|&cores| cores > 0),
         smt: text("/sys/devices/system/cpu/smt/active").map(|active| active == "1"),
         governor: text(&format!("/sys/devices/system/cpu/cpu{cpu}/cpufreq/scaling_governor")),
         clocksource: text("/sys/devices/system/clocksource/clocksource0/current_clocksource"),
-        virtualisation: virtualisation(&field("flags").unwrap_or_default()),
+        virtualisation: virtualisation(&cpuinfo_field(&cpuinfo, "flags").unwrap_or_default()),
         container: container(),
         mitigations: mitigations(),
-        debug_options: KernelConfig::read().map(|config| config.debug_options()),
+        debug_options: config.as_ref().map(KernelConfig::debug_options),
+        irq_time_accounting: config.as_ref().map(KernelConfig::irq_time_accounting),
         load_average: load_average(),
         steal_ticks: steal_ticks(),
         rcu_expedited: text("/sys/kernel/rcu_expedited").map(|value| value == "1"),
         sysctls: Some(sysctls()),
         ..Environment::default()
     }
+}
+
+/// Whether the running kernel keeps time in interrupts and softirqs apart, so that no thread's clock sees it; none where it
+/// does not say.
+pub(crate) fn irq_time_accounting() -> Option<bool> {
+    KernelConfig::read().as_ref().map(KernelConfig::irq_time_accounting)
 }
 
 /// The options that the running kernel was built with.
@@ -84,6 +92,13 @@ impl KernelConfig {
         self.0.lines().find_map(|line| line.strip_prefix(option)?.strip_prefix('='))
     }
 
+    /// Built in, and not switched off at boot (arch/x86/kernel/tsc.c, 6.18).
+    fn irq_time_accounting(&self) -> bool {
+        let command_line = text("/proc/cmdline").unwrap_or_default();
+        self.value("CONFIG_IRQ_TIME_ACCOUNTING") == Some("y")
+            && !command_line.split_whitespace().any(|word| word == "tsc=noirqtime")
+    }
+
     fn debug_options(&self) -> Vec<String> {
         let on = |option: &&str| self.value(option) == Some("y");
         DEBUG_OPTIONS.iter().filter(|option| on(option)).map(|&option| option.into()).collect()
@@ -92,8 +107,7 @@ impl KernelConfig {
 
 /// Steal ticks of all CPUs since boot (USER_HZ), from the first line of /proc/stat (proc_stat(5)).
 pub(crate) fn steal_ticks() -> Option<u64> {
-    let stat = text("/proc/stat")?;
-    stat.lines().next()?.split_whitespace().nth(8)?.parse().ok()
+    procfs::cpu_times(&text("/proc/stat")?).first()?.steal
 }
 
 /// Steal ticks since an earlier reading.
@@ -103,9 +117,7 @@ pub(crate) fn steal_since(before: Option<u64>) -> Option<u32> {
 
 /// The three load averages.
 pub(crate) fn load_average() -> Option<[f64; 3]> {
-    let text = text("/proc/loadavg")?;
-    let mut words = text.split_whitespace().map(|word| word.parse().ok());
-    Some([words.next()??, words.next()??, words.next()??])
+    procfs::load_average(&text("/proc/loadavg")?)
 }
 
 /// A file's content without the white space around it; none where it cannot be read or is empty.
@@ -174,6 +186,13 @@ mod tests {
         assert_eq!(config.value("CONFIG_KASAN"), None);
         assert_eq!(config.value("CONFIG_HZ"), Some("250"));
         assert_eq!(config.debug_options(), ["CONFIG_DEBUG_NET"]);
+    }
+
+    #[test]
+    fn softirq_time_is_apart_where_that_is_built_in() {
+        let config = |text: &str| KernelConfig(text.into());
+        assert!(config("CONFIG_IRQ_TIME_ACCOUNTING=y").irq_time_accounting());
+        assert!(!config("CONFIG_HAVE_IRQ_TIME_ACCOUNTING=y").irq_time_accounting());
     }
 
     #[test]

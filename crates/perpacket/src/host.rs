@@ -5,35 +5,38 @@ use anyhow::{Context, Result, bail, ensure};
 use measure::record::CapabilityProbe;
 use traffic::{Ability, BackendKind};
 
-use crate::cell::{Cell, Factor, PathName};
-use crate::paths;
+use crate::cell::{Cell, Factor, Setting};
+use crate::environment;
+use crate::paths::{self, Ends};
 use crate::scenario::Clock;
 
 /// The largest frame that fits the lab's devices: an MTU of 1,500, the Ethernet header and the FCS.
 const FRAME_BYTES_MAX: u32 = 1_518;
 
-/// The ways in, probed.
+/// The ways in, probed, and what the kernel's clocks see.
 #[derive(Debug, Clone)]
 pub(crate) struct Abilities {
-    ways: Vec<(BackendKind, Ability)>,
+    ways: Vec<Ability>,
+    /// Whether time in softirqs is in no thread's time; none where the kernel does not say.
+    irq_time_accounting: Option<bool>,
 }
 
 impl Abilities {
     /// Tries each way in as far as that is possible without a device.
     pub(crate) fn probe() -> Self {
-        Self { ways: BackendKind::ALL.into_iter().map(|kind| (kind, traffic::probe(kind))).collect() }
+        Self { ways: traffic::probe(), irq_time_accounting: environment::irq_time_accounting() }
     }
 
     /// Why a way in is not there; none where it is.
     pub(crate) fn lacking(&self, kind: BackendKind) -> Option<String> {
-        let (_, ability) = self.ways.iter().find(|(known, _)| *known == kind)?;
+        let ability = self.ways.iter().find(|ability| ability.kind == kind)?;
         ability.lack.as_ref().map(ToString::to_string)
     }
 
     /// The probes as they stand in a record.
     pub(crate) fn as_probes(&self) -> Vec<CapabilityProbe> {
-        let probe = |(kind, ability): &(BackendKind, Ability)| CapabilityProbe {
-            name: kind.to_string(),
+        let probe = |ability: &Ability| CapabilityProbe {
+            name: ability.kind.to_string(),
             available: ability.is_available(),
             detail: ability.lack.as_ref().map(ToString::to_string),
             ..CapabilityProbe::default()
@@ -48,7 +51,7 @@ impl Abilities {
     pub(crate) fn resolve(&self, cell: &Cell, clock: Clock) -> Result<Cell> {
         check_path(cell, clock)?;
         if let Some(kind) = cell.setting.backend {
-            check_way(cell, kind)?;
+            self.check_way(cell, kind, clock)?;
         }
         if paths::of(cell.path).about().needs_bpf
             && let Some(lacking) = self.lacking(BackendKind::Inject)
@@ -60,9 +63,8 @@ impl Abilities {
                 Some(lacking) => bail!("{kind} is not available here: {lacking}"),
                 None => kind,
             },
-            None => self.best(cell)?,
+            None => self.best(cell, clock)?,
         };
-        check_way(cell, kind)?;
         let mut resolved = cell.clone();
         resolved.setting.backend = Some(kind);
         paths::of(cell.path).frame(&resolved).check()?;
@@ -76,16 +78,8 @@ impl Abilities {
     /// As [`resolve`](Self::resolve).
     pub(crate) fn resolve_pair(&self, cells: [Cell; 2], clock: Clock, vary: Factor) -> Result<[Cell; 2]> {
         let [a, b] = &cells;
-        let in_its_own_ring = |kind| matches!(kind, BackendKind::TxRing | BackendKind::AfXdp);
         let resolved = [self.resolve(a, clock)?, self.resolve(b, clock)?];
         let kinds = [0, 1].map(|arm: usize| resolved[arm].setting.backend);
-        if let (Factor::Batch, Some(kind)) =
-            (vary, kinds.into_iter().flatten().find(|&kind| in_its_own_ring(kind)))
-        {
-            bail!(
-                "batch with {kind}: it hands frames over as its ring has room; use --backend inject, xdp-live or mmsg"
-            );
-        }
         if vary == Factor::Backend || kinds[0] == kinds[1] {
             return Ok(resolved);
         }
@@ -107,9 +101,10 @@ impl Abilities {
     }
 
     /// The first of the path's ways in that the host has and that the cell's setting does not rule out.
-    fn best(&self, cell: &Cell) -> Result<BackendKind> {
+    fn best(&self, cell: &Cell, clock: Clock) -> Result<BackendKind> {
         let ingresses = paths::of(cell.path).about().ingresses;
-        let against = |kind: BackendKind| self.lacking(kind).or_else(|| unsuited(kind, cell));
+        let refusal = |kind| self.check_way(cell, kind, clock).err().map(|error| error.to_string());
+        let against = |kind: BackendKind| self.lacking(kind).or_else(|| refusal(kind));
         if let Some(kind) = ingresses.iter().copied().find(|&kind| against(kind).is_none()) {
             return Ok(kind);
         }
@@ -117,15 +112,46 @@ impl Abilities {
             ingresses.iter().filter_map(|&kind| Some(format!("{kind}: {}", against(kind)?))).collect();
         bail!("no way into {} is available here ({})", cell.path, reasons.join("; "))
     }
-}
 
-/// Why a way in cannot do what a cell's setting asks for; none where it can, or where it is refused with advice later.
-fn unsuited(kind: BackendKind, cell: &Cell) -> Option<String> {
-    match kind {
-        BackendKind::Inject if cell.setting.gro => Some("it enters behind NAPI and GRO".into()),
-        BackendKind::Inject | BackendKind::XdpLive => None,
-        _ if cell.setting.spin > 0 => Some("it has no program that could do added work".into()),
-        _ => None,
+    /// Refuses a way in that does not lead into the path, that bypasses what the setting asks for, or whose work the clock
+    /// does not see.
+    fn check_way(&self, cell: &Cell, kind: BackendKind, clock: Clock) -> Result<()> {
+        let Cell { path, setting, .. } = cell;
+        let about = paths::of(*path).about();
+        let has_program = matches!(kind, BackendKind::Inject | BackendKind::XdpLive);
+        ensure!(
+            about.ingresses.contains(&kind),
+            "{kind} does not lead into {path}: it takes {}",
+            about.ingresses.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+        );
+        ensure!(
+            !setting.gro || kind != BackendKind::Inject,
+            "gro = on with inject: injected frames enter behind NAPI and GRO, so it would cost nothing here; use \
+             --backend mmsg (or tx-ring, af-xdp, xdp-live)"
+        );
+        ensure!(
+            kind != BackendKind::XdpLive || about.ends != Ends::Stack || setting.gro,
+            "xdp-live into {path} with GRO and XDP off on the receiving veth: every frame would be lost there (veth \
+             takes redirected frames only with NAPI on, veth_xdp_xmit); use --gro on, or --backend inject"
+        );
+        ensure!(
+            setting.spin == 0 || has_program,
+            "spin = {} with {kind}: the added work is in the injecting program; use --backend inject or xdp-live",
+            setting.spin
+        );
+        ensure!(
+            setting.batch == Setting::default().batch || has_program || kind == BackendKind::Mmsg,
+            "batch = {} with {kind}: it hands frames over as its ring has room; use --backend inject, xdp-live or mmsg",
+            setting.batch
+        );
+        ensure!(
+            clock == Clock::Machine
+                || self.irq_time_accounting != Some(true)
+                || !about.works_in_softirq(kind),
+            "{path} by {kind} with the clock `thread`: this kernel (CONFIG_IRQ_TIME_ACCOUNTING) keeps the time in softirqs \
+             out of it, and that is where its packets are received; use --clock machine --time 2min"
+        );
+        Ok(())
     }
 }
 
@@ -133,67 +159,36 @@ fn unsuited(kind: BackendKind, cell: &Cell) -> Option<String> {
 /// what would work.
 fn check_path(cell: &Cell, clock: Clock) -> Result<()> {
     let Cell { path, frame_bytes, setting } = cell;
-    let into_the_driver = ends_in_the_driver(*path);
+    let about = paths::of(*path).about();
+    let ends = about.ends;
     ensure!(
         (64..=FRAME_BYTES_MAX).contains(frame_bytes),
         "frame size {frame_bytes}: the lab's devices take 64 to {FRAME_BYTES_MAX} bytes (with the 4-byte FCS; MTU 1,500)"
     );
     ensure!(
-        setting.rules == 0 || paths::of(*path).about().filtered,
+        setting.rules == 0 || about.filtered,
         "rules = {} on {path}: its packets do not pass the packet filter; use raw-drop, forward or udp",
         setting.rules
     );
     ensure!(
-        !setting.gro || !into_the_driver,
+        !setting.gro || ends == Ends::Stack,
         "gro = on on {path}: its packets end before GRO; use raw-drop, forward or udp"
     );
     if setting.rps_mask()? == 0 {
         return Ok(());
     }
     ensure!(
-        !into_the_driver,
+        ends == Ends::Stack,
         "rps = {} on {path}: its packets end before steering; use raw-drop, forward or udp",
         setting.rps
     );
     ensure!(
         clock == Clock::Machine,
         "rps = {} with the clock `thread`: steering moves work to CPUs whose time this clock does not see, and \
-         would look like a saving; use --clock machine (busy time of all CPUs, slices of a second)",
+         would look like a saving; use --clock machine --time 2min (busy time of all CPUs, slices of a second)",
         setting.rps
     );
     Ok(())
-}
-
-/// Refuses a way in that does not lead into the path, or that bypasses what the setting asks for.
-fn check_way(cell: &Cell, kind: BackendKind) -> Result<()> {
-    let Cell { path, setting, .. } = cell;
-    let valid = paths::of(*path).about().ingresses;
-    ensure!(
-        valid.contains(&kind),
-        "{kind} does not lead into {path}: it takes {}",
-        valid.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
-    );
-    ensure!(
-        !setting.gro || kind != BackendKind::Inject,
-        "gro = on with inject: injected frames enter behind NAPI and GRO, so it would cost nothing here; use \
-         --backend mmsg (or tx-ring, af-xdp, xdp-live)"
-    );
-    ensure!(
-        kind != BackendKind::XdpLive || ends_in_the_driver(*path) || setting.gro,
-        "xdp-live into {path} with GRO and XDP off on the receiving veth: every frame would be lost there (veth takes \
-         redirected frames only with NAPI on, veth_xdp_xmit); use --gro on, or --backend inject"
-    );
-    ensure!(
-        setting.spin == 0 || matches!(kind, BackendKind::Inject | BackendKind::XdpLive),
-        "spin = {} with {kind}: the added work is in the injecting program; use --backend inject or xdp-live",
-        setting.spin
-    );
-    Ok(())
-}
-
-/// Whether packets of this path never reach the stack.
-fn ends_in_the_driver(path: PathName) -> bool {
-    matches!(path, PathName::Floor | PathName::XdpDrop | PathName::XdpTx)
 }
 
 #[cfg(test)]
@@ -201,15 +196,15 @@ mod tests {
     use traffic::Lack;
 
     use super::*;
-    use crate::cell::Setting;
+    use crate::cell::PathName;
 
     /// A host that has these ways in.
     fn host(available: &[BackendKind]) -> Abilities {
         let ability = |kind| {
             let lack = (!available.contains(&kind)).then_some(Lack::NotBuilt);
-            (kind, Ability { kind, lack })
+            Ability { kind, lack }
         };
-        Abilities { ways: BackendKind::ALL.map(ability).into() }
+        Abilities { ways: BackendKind::ALL.map(ability).into(), irq_time_accounting: Some(false) }
     }
 
     fn cell(path: PathName, setting: Setting) -> Cell {
@@ -233,7 +228,7 @@ mod tests {
         assert!(error.unwrap_err().to_string().contains("needs BPF programs"));
         let spinning = cell(PathName::RawDrop, Setting { spin: 1, ..Setting::default() });
         let error = host(&[BackendKind::Mmsg]).resolve(&spinning, Clock::Thread).unwrap_err().to_string();
-        assert!(error.contains("mmsg: it has no program"), "{error}");
+        assert!(error.contains("spin = 1 with mmsg"), "{error}");
     }
 
     #[test]

@@ -2,12 +2,16 @@
 //!
 //! The kernel counts one loss in several places. Listed here are only places that are disjoint for the paths of
 //! this program: a packet lost to a full backlog is in the device's `rx_dropped` (and again in `softnet_stat`, which
-//! belongs to the whole host and is left out); one lost in IP or UDP is in exactly one of the named MIB counters.
+//! belongs to the whole host, and in the `tx_dropped` of the veth end that sent it); one lost in IP or UDP is in exactly
+//! one of the named MIB counters. A counter that a path raises with every packet tells of no loss there
+//! ([`About::on_the_way`](crate::paths::About)).
 
 use std::collections::BTreeMap;
 
-use lab::counters::{Key, Place, Snapshot, diff};
+use lab::counters::{Key, Place};
 use measure::ledger::{Drop, Ledger};
+
+use crate::paths::{self, XDP_DROPS};
 
 /// MIB counters of a namespace in which a packet ends, and what they mean. `UdpInErrors` is absent: it contains the
 /// two UDP counters below (net/ipv4/udp.c, 6.18).
@@ -31,6 +35,9 @@ const MIB: [(&str, &str); 14] = [
 /// Name of the socket's own drop counter in a ledger.
 const SOCKET: &str = "socket";
 
+/// By how much counters grew, namespace by namespace, each with its role.
+pub(crate) type Grown = Vec<(&'static str, BTreeMap<Key, i64>)>;
+
 /// Adds drops that the path's own end reported.
 pub(crate) fn add_known(book: &mut Ledger, drops: Vec<(&'static str, u64)>) {
     for (reason, packets) in drops {
@@ -38,33 +45,74 @@ pub(crate) fn add_known(book: &mut Ledger, drops: Vec<(&'static str, u64)>) {
     }
 }
 
-/// Adds what a namespace's counters say was dropped between two snapshots, as long as packets are missing.
-pub(crate) fn add_counters(book: &mut Ledger, role: &str, before: &Snapshot, after: &Snapshot) {
-    add_grown(book, role, diff(before, after));
+/// Adds what the counters of a lab say was dropped, as long as packets are missing. Those in `on_the_way` are passed over.
+pub(crate) fn add_counters(book: &mut Ledger, grown: &Grown, on_the_way: &[(&str, &str)]) {
+    let socket_known = book.drops.iter().any(|drop| drop.counter == SOCKET);
+    for (role, counters) in grown {
+        for (key, &by) in counters {
+            let name = short_name(key);
+            let passed = on_the_way.contains(&(*role, name));
+            let reason = match (&key.place, name) {
+                _ if passed => None,
+                (Place::Protocol, "Udp.RcvbufErrors") if socket_known => None,
+                (Place::Protocol, name) => {
+                    MIB.iter().find(|(known, _)| *known == name).map(|(_, reason)| *reason)
+                }
+                (Place::Link(_), "rx_dropped") => Some("the device could not take it (full backlog or ring)"),
+                (Place::Link(_), "tx_dropped") => Some("the device could not send it"),
+                (Place::Driver(_), XDP_DROPS) => Some("an XDP program dropped it"),
+                _ => None,
+            };
+            let packets = u64::try_from(by).unwrap_or(0).saturating_sub(counted_by_peer(key, grown));
+            if let Some(reason) = reason {
+                add(book, reason.into(), format!("{role} {key}"), packets);
+            }
+        }
+    }
+    note_the_hosts_backlog(book, grown);
 }
 
-fn add_grown(book: &mut Ledger, role: &str, grown: BTreeMap<Key, i64>) {
-    let socket_known = book.drops.iter().any(|drop| drop.counter == SOCKET);
-    for (key, grown) in grown {
-        let reason = match (&key.place, key.name.as_str()) {
-            (Place::Protocol, "Udp.RcvbufErrors") if socket_known => continue,
-            (Place::Protocol, name) => {
-                MIB.iter().find(|(known, _)| *known == name).map(|(_, reason)| *reason)
-            }
-            (Place::Link(_), "rx_dropped") => Some("the device could not take it (full backlog or ring)"),
-            (Place::Link(_), "tx_dropped") => Some("the device could not send it"),
-            _ => None,
-        };
-        if let (Some(reason), Ok(packets)) = (reason, u64::try_from(grown)) {
-            add(book, reason.into(), format!("{role} {key}"), packets);
+/// The counter's name; of a driver's counter without the queue that it is about (`rx_queue_0_xdp_drops`).
+fn short_name(key: &Key) -> &str {
+    let Place::Driver(_) = key.place else { return &key.name };
+    let of_queue = key.name.strip_prefix("rx_queue_").and_then(|rest| rest.split_once('_'));
+    of_queue.map_or(&key.name, |(_, name)| name)
+}
+
+/// Packets of a `tx_dropped` that the other end of the veth pair may have counted as well, in its `rx_dropped`: a sender
+/// counts what the receiver's backlog refused (drivers/net/veth.c, veth_xmit; net/core/dev.c, enqueue_to_backlog, 6.18).
+fn counted_by_peer(key: &Key, grown: &Grown) -> u64 {
+    let (Place::Link(device), "tx_dropped") = (&key.place, key.name.as_str()) else { return 0 };
+    let Some(peer) = paths::peer(device) else { return 0 };
+    let refused = Key::new(Place::Link(peer.into()), "rx_dropped");
+    let by = grown.iter().find_map(|(_, counters)| counters.get(&refused));
+    by.map_or(0, |&by| u64::try_from(by).unwrap_or(0))
+}
+
+/// Says that backlogs of the host lost packets, where some are still missing: whose they were is not known.
+fn note_the_hosts_backlog(book: &mut Ledger, grown: &Grown) {
+    let Some((_, counters)) = grown.first().filter(|_| book.unaccounted() > 0) else { return };
+    for (key, by) in counters {
+        if let (Place::Softnet(cpu), "dropped") = (&key.place, key.name.as_str()) {
+            book.notes.push(format!(
+                "the backlog of CPU {cpu} lost {by} packets meanwhile, of this run or of others (softnet_stat)"
+            ));
         }
     }
 }
 
+/// Adds drops while packets are missing. More than are missing are added whole, which leaves the ledger open, and said.
 fn add(book: &mut Ledger, reason: String, counter: String, packets: u64) {
-    if packets > 0 && book.unaccounted() > 0 {
-        book.drops.push(Drop { reason, counter, packets });
+    let missing = book.unaccounted();
+    if packets == 0 || missing <= 0 {
+        return;
     }
+    if packets > missing.unsigned_abs() {
+        book.notes.push(format!(
+            "{counter} says {packets} where {missing} were missing: it counted packets of others, or a loss twice"
+        ));
+    }
+    book.drops.push(Drop { reason, counter, packets });
 }
 
 #[cfg(test)]
@@ -72,50 +120,91 @@ mod tests {
     use measure::ledger::Count;
 
     use super::*;
+    use crate::cell::PathName;
 
     fn missing(packets: u64) -> Ledger {
         Ledger::new("udp", Some(64), Count { packets, seen_by: "injecting program".into() })
     }
 
-    fn grown(counters: &[(Place, &str, i64)]) -> BTreeMap<Key, i64> {
-        counters.iter().map(|(place, name, by)| (Key::new(place.clone(), *name), *by)).collect()
+    fn grown(role: &'static str, counters: &[(Place, &str, i64)]) -> Grown {
+        vec![(role, counters.iter().map(|(place, name, by)| (Key::new(place.clone(), *name), *by)).collect())]
+    }
+
+    fn link(device: &str) -> Place {
+        Place::Link(device.into())
+    }
+
+    fn counters(book: &Ledger) -> Vec<&str> {
+        book.drops.iter().map(|drop| drop.counter.as_str()).collect()
     }
 
     #[test]
     fn only_counters_in_which_a_packet_ends_are_added() {
         let mut book = missing(100);
-        let counters = [
-            (Place::Protocol, "Udp.InErrors", 40),
-            (Place::Protocol, "Udp.RcvbufErrors", 40),
-            (Place::Protocol, "Ip.InReceives", 100),
-            (Place::Softnet(0), "dropped", 30),
-            (Place::Link("in0".into()), "rx_dropped", 30),
-            (Place::Link("in0".into()), "rx_packets", 100),
-            (Place::Link("in0".into()), "tx_dropped", -5),
-        ];
-        add_grown(&mut book, "sys", grown(&counters));
-        let counters: Vec<&str> = book.drops.iter().map(|drop| drop.counter.as_str()).collect();
-        assert_eq!(counters, ["sys Udp.RcvbufErrors", "sys link in0: rx_dropped"]);
+        let grown = grown(
+            "sys",
+            &[
+                (Place::Protocol, "Udp.InErrors", 40),
+                (Place::Protocol, "Udp.RcvbufErrors", 40),
+                (Place::Protocol, "Ip.InReceives", 100),
+                (Place::Softnet(0), "dropped", 30),
+                (link("in0"), "rx_dropped", 30),
+                (link("in0"), "rx_packets", 100),
+                (link("in0"), "tx_dropped", -5),
+            ],
+        );
+        add_counters(&mut book, &grown, &[]);
+        assert_eq!(counters(&book), ["sys Udp.RcvbufErrors", "sys link in0: rx_dropped"]);
         assert_eq!(book.unaccounted(), 30);
+        assert_eq!(book.notes.len(), 1);
+        assert!(book.notes[0].contains("CPU 0 lost 30"), "{:?}", book.notes);
     }
 
     #[test]
     fn the_sockets_own_count_stands_for_that_of_the_namespace() {
         let mut book = missing(100);
         add_known(&mut book, vec![("socket receive buffer full (SO_MEMINFO)", 40), ("nothing", 0)]);
-        add_grown(
-            &mut book,
-            "sys",
-            grown(&[(Place::Protocol, "Udp.RcvbufErrors", 40), (Place::Protocol, "Udp.NoPorts", 60)]),
-        );
+        let both = [(Place::Protocol, "Udp.RcvbufErrors", 40), (Place::Protocol, "Udp.NoPorts", 60)];
+        add_counters(&mut book, &grown("sys", &both), &[]);
         assert_eq!(book.drops.iter().map(|drop| drop.packets).collect::<Vec<_>>(), [40, 60]);
-        assert!(book.closes());
+        assert!(book.closes() && book.notes.is_empty());
     }
 
     #[test]
     fn a_ledger_that_closes_is_left_alone() {
         let mut book = missing(0);
-        add_grown(&mut book, "far", grown(&[(Place::Protocol, "Ip.InDiscards", 3)]));
+        add_counters(&mut book, &grown("far", &[(Place::Protocol, "Ip.InDiscards", 3)]), &[]);
         assert!(book.drops.is_empty());
+    }
+
+    #[test]
+    fn what_every_packet_of_a_path_raises_is_no_loss_there() {
+        let counters_of = |path: PathName, role: &'static str, counted: &[(Place, &str, i64)]| {
+            let mut book = missing(12);
+            add_counters(&mut book, &grown(role, counted), paths::of(path).about().on_the_way);
+            book.drops.iter().map(|drop| drop.packets).collect::<Vec<_>>()
+        };
+        let no_ports = [(Place::Protocol, "Udp.NoPorts", 5_000), (Place::Protocol, "Ip.InDiscards", 12)];
+        assert_eq!(counters_of(PathName::UdpNoport, "sys", &no_ports), [12]);
+        let xdp = [(Place::Driver("in0".into()), "rx_queue_1_xdp_drops", 12)];
+        assert!(counters_of(PathName::XdpDrop, "sys", &xdp).is_empty());
+        assert_eq!(counters_of(PathName::RawDrop, "sys", &xdp), [12]);
+    }
+
+    #[test]
+    fn more_than_is_missing_is_said_and_leaves_the_ledger_open() {
+        let mut book = missing(12);
+        add_counters(&mut book, &grown("sys", &[(Place::Protocol, "Udp.NoPorts", 5_000)]), &[]);
+        assert_eq!(book.unaccounted(), 12 - 5_000);
+        assert!(book.notes[0].contains("says 5000 where 12 were missing"), "{:?}", book.notes);
+    }
+
+    #[test]
+    fn both_ends_of_a_pair_count_a_loss_once() {
+        let mut book = missing(100);
+        let mut grown = grown("gen", &[(link("g0"), "tx_dropped", 70)]);
+        grown.extend(self::grown("sys", &[(link("in0"), "rx_dropped", 60)]));
+        add_counters(&mut book, &grown, &[]);
+        assert_eq!(book.drops.iter().map(|drop| drop.packets).collect::<Vec<_>>(), [10, 60]);
     }
 }

@@ -17,11 +17,12 @@ use crate::report::{self, Outcome, OutputFile};
 /// Counters of one slice by name; null where the machine does not have them.
 pub(crate) type CounterValues = Vec<(&'static str, Option<f64>)>;
 
-/// The record of the run in progress, in memory and, unless told otherwise, in the store.
+/// The record of the run in progress: in the store, unless told otherwise, and in memory for the document. Slices, of which
+/// there may be hundreds of thousands, are in memory only where a document was asked for.
 pub(crate) struct Recorder {
     record: Record,
     journal: Option<(PathBuf, RecordWriter<File>)>,
-    /// Slices that are in memory and not yet in the journal.
+    /// Slices that are not yet in the journal.
     pending: SliceColumns,
     /// Where the document goes, where one was asked for.
     document: Option<OutputFile>,
@@ -51,7 +52,9 @@ impl Recorder {
             return Ok(());
         }
         let slices = std::mem::take(&mut self.pending);
-        self.record.slices.extend(&slices);
+        if self.document.is_some() {
+            self.record.slices.extend(&slices);
+        }
         self.append(|writer| writer.slices(&slices))
     }
 
@@ -167,4 +170,51 @@ fn store_folder(output: &OutputArgs) -> Result<PathBuf> {
         .or_else(|| absolute("HOME").map(|home| home.join(".local/share")))
         .map(|data| data.join("perpacket/records"))
         .context("find a place for the record: neither XDG_DATA_HOME nor HOME is set; use --store DIR or --no-save")
+}
+
+#[cfg(test)]
+mod tests {
+    use measure::order::Seed;
+    use measure::record::{Environment, Extra};
+
+    use super::*;
+
+    fn recorder(json: Option<PathBuf>) -> Recorder {
+        let head = Head {
+            id: "1".into(),
+            started: "2026-01-01T00:00:00Z".into(),
+            program: program(),
+            command: vec![],
+            scenario: serde_json::Value::Null,
+            environment: Environment::default(),
+            capabilities: vec![],
+            variants: vec![],
+            seed: Seed(1),
+            extra: Extra::new(),
+        };
+        let output = OutputArgs { json, quiet: true, verbose: false, no_save: true, store: None };
+        Recorder::start(head, &output).unwrap()
+    }
+
+    #[test]
+    fn slices_stay_in_memory_for_a_document_only() {
+        let slice = Slice {
+            block: 0,
+            pair: 0,
+            variant: 0,
+            packets: 64,
+            calls: 1,
+            wall_ns: 1,
+            cpu_ns: 1,
+            steal_ticks: None,
+            involuntary_switches: None,
+            void: None,
+        };
+        for (json, kept) in [(None, 0), (Some(PathBuf::from("/dev/null")), 1)] {
+            let mut recorder = recorder(json);
+            recorder.slices(vec![(slice, vec![])]);
+            recorder.flush().unwrap();
+            assert_eq!((recorder.pending.len(), recorder.record.slices.len()), (0, kept));
+        }
+    }
 }

@@ -12,6 +12,7 @@ use measure::slice::Slice;
 use crate::cell::Cell;
 use crate::environment;
 use crate::progress::Progress;
+use crate::recorder::CounterValues;
 use crate::rig::{Code, Rig, Shape, Timed};
 use crate::scenario::{Clock, Scenario};
 use crate::session::Session;
@@ -19,6 +20,8 @@ use crate::stop::Deadline;
 
 /// Pairs of a long and a short slice in one visit of a cell.
 const PAIRS_A_VISIT: u32 = 6;
+/// Rounds after which it is looked whether every cell is known well enough. Each look takes all rounds into account.
+const LOOK_EVERY: u32 = 5;
 /// Slices of the clock `machine` last this long at least, as its ticks are 10 ms.
 const MACHINE_SLICE: Duration = Duration::from_secs(1);
 
@@ -33,10 +36,17 @@ pub(crate) struct Rounds {
 pub(crate) struct Measured {
     pub(crate) cell: Cell,
     pub(crate) samples: Vec<MarginalSample>,
+    /// Slices, those that are void among them.
+    pub(crate) slices: u64,
     pub(crate) void_slices: u64,
+    /// By name, what was counted in the long slices less what was in the short ones.
     counted: BTreeMap<&'static str, Option<f64>>,
+    /// Packets of the long slices less those of the short ones.
     counted_packets: u64,
 }
+
+/// A slice, and what the counters said over it.
+type Counted = (Timed, CounterValues);
 
 /// Why the loop ended.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -92,6 +102,7 @@ impl Rounds {
         let deadline = Deadline::after(Duration::from_secs_f64(session.scenario.measurement.time_s));
         let mut progress = Progress::new(session.output);
         let mut order: Vec<usize> = (0..self.rigs.len()).collect();
+        let mut precise = 0;
         for round in 0.. {
             session.order.shuffle(&mut order);
             for &index in &order {
@@ -102,14 +113,17 @@ impl Rounds {
                 self.visit(index, round, session)?;
             }
             session.recorder.flush()?;
-            let precise = self.measured.iter().filter(|m| m.is_precise(wanted)).count();
             let (rounds, seconds, of) = (round + 1, deadline.elapsed().as_secs_f64(), self.measured.len());
+            let over = deadline.passed();
+            if over || rounds % LOOK_EVERY == 0 {
+                precise = self.measured.iter().filter(|m| m.is_precise(wanted)).count();
+            }
             progress.show(deadline.share(), &format!("round {rounds}, {precise} of {of} within {percent} %"));
             if precise == of {
                 progress.clear();
                 return Ok(Stopped::Precise { rounds, seconds, percent });
             }
-            if deadline.passed() {
+            if over {
                 progress.clear();
                 return Ok(Stopped::TimeUp { rounds, seconds, percent, precise, of });
             }
@@ -139,15 +153,14 @@ impl Rounds {
         let pairs = if session.scenario.measurement.clock == Clock::Machine { 1 } else { PAIRS_A_VISIT };
         for pair in 0..pairs {
             let long_first = session.order.pair_order();
-            let mut timed = [None, None];
+            let mut timed: [Option<Counted>; 2] = [None, None];
             for is_long in [long_first, !long_first] {
                 let before = session.counters.read();
                 let slice = rig.slice(if is_long { long } else { short })?;
                 let counted = session.counters.since(&before);
-                measured.count(&counted, &slice);
                 let place = (round, round * pairs + pair, index);
-                slices.push((row(place, &slice), counted));
-                timed[usize::from(is_long)] = Some(slice);
+                slices.push((row(place, &slice), counted.clone()));
+                timed[usize::from(is_long)] = Some((slice, counted));
             }
             if let [Some(short), Some(long)] = timed {
                 measured.add(round, &long, &short);
@@ -163,11 +176,20 @@ impl Rounds {
 }
 
 impl Measured {
-    fn new(cell: Cell) -> Self {
-        Self { cell, samples: Vec::new(), void_slices: 0, counted: BTreeMap::new(), counted_packets: 0 }
+    /// Nothing yet.
+    pub(crate) fn new(cell: Cell) -> Self {
+        Self {
+            cell,
+            samples: Vec::new(),
+            slices: 0,
+            void_slices: 0,
+            counted: BTreeMap::new(),
+            counted_packets: 0,
+        }
     }
 
-    /// Counters of all slices divided by their packets; null for those that this machine does not have.
+    /// Counters of long slices less those of short ones, divided by the packets that these differ by: what a call counts
+    /// with no packet in it is in neither. Null for those that this machine does not have.
     pub(crate) fn counters_per_packet(&self) -> BTreeMap<String, Option<f64>> {
         let per_packet = |total: &Option<f64>| Some((*total)? / self.counted_packets as f64);
         let known = self.counted_packets > 0;
@@ -177,21 +199,21 @@ impl Measured {
             .collect()
     }
 
-    fn count(&mut self, counted: &[(&'static str, Option<f64>)], slice: &Timed) {
-        for &(name, value) in counted {
-            let total = self.counted.entry(name).or_insert(value.map(|_| 0.0));
-            *total = total.zip(value).map(|(total, value)| total + value);
-        }
-        self.counted_packets += slice.shape.packets();
-    }
-
     /// Adds a pair, unless one of its slices is void.
-    fn add(&mut self, round: u32, long: &Timed, short: &Timed) {
+    fn add(&mut self, round: u32, (long, counted_long): &Counted, (short, counted_short): &Counted) {
         let void = [long, short].iter().filter(|slice| slice.void.is_some()).count();
+        self.slices += 2;
         self.void_slices += void as u64;
-        if void == 0 {
-            self.samples.push(MarginalSample { round, long: long.work(), short: short.work() });
+        if void > 0 {
+            return;
         }
+        self.samples.push(MarginalSample { round, long: long.work(), short: short.work() });
+        for (&(name, in_long), &(_, in_short)) in counted_long.iter().zip(counted_short) {
+            let more = in_long.zip(in_short).map(|(in_long, in_short)| in_long - in_short);
+            let total = self.counted.entry(name).or_insert(Some(0.0));
+            *total = total.zip(more).map(|(total, more)| total + more);
+        }
+        self.counted_packets += long.shape.packets().saturating_sub(short.shape.packets());
     }
 
     fn is_precise(&self, wanted: f64) -> bool {
@@ -222,4 +244,32 @@ pub(crate) fn row((block, pair, variant): (u32, u32, usize), slice: &Timed) -> S
 pub(crate) fn stretched(rig: &Rig, pilot: Timed) -> Shape {
     let wanted = MACHINE_SLICE.as_nanos() as f64 / pilot.wall_ns.max(1) as f64;
     rig.shape((pilot.shape.packets() as f64 * wanted.max(1.0)) as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use measure::slice::VoidReason;
+
+    use super::*;
+    use crate::cell::{PathName, Setting};
+
+    /// A slice in which each packet counts 2 and the call counts 100.
+    fn counted(per_call: u64, void: Option<VoidReason>) -> Counted {
+        let shape = Shape { calls: 1, per_call };
+        let timed = Timed { shape, wall_ns: 1, cpu_ns: 1, involuntary_switches: None, void };
+        (timed, vec![("cycles", Some(100.0 + 2.0 * per_call as f64)), ("instructions", None)])
+    }
+
+    #[test]
+    fn counters_per_packet_leave_out_the_call_and_void_slices() {
+        let cell = Cell { path: PathName::RawDrop, frame_bytes: 64, setting: Setting::default() };
+        let mut measured = Measured::new(cell);
+        assert!(measured.counters_per_packet().is_empty());
+        measured.add(0, &counted(5_000, None), &counted(500, None));
+        measured.add(0, &counted(5_000, Some(VoidReason::Drops)), &counted(100, None));
+        let per_packet = measured.counters_per_packet();
+        assert_eq!(per_packet["cycles"], Some(2.0));
+        assert_eq!(per_packet["instructions"], None);
+        assert_eq!((measured.slices, measured.void_slices, measured.samples.len()), (4, 1, 1));
+    }
 }

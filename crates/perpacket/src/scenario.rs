@@ -4,6 +4,7 @@
 //! outside it, but for the machine.
 
 use std::collections::BTreeSet;
+use std::ops::RangeInclusive;
 use std::str::FromStr;
 
 use anyhow::{Context, Result, bail, ensure};
@@ -15,6 +16,10 @@ use crate::words::nearest;
 
 /// The form of a scenario that this program writes and reads.
 pub(crate) const SCHEMA: &str = "perpacket.scenario/1";
+
+/// Frame sizes that the lab's devices take, in bytes with the FCS: Ethernet's least, and an MTU of 1,500 with the
+/// Ethernet header and the FCS.
+pub(crate) const FRAME_BYTES: RangeInclusive<u32> = 64..=1_518;
 
 /// One run, resolved.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -151,8 +156,18 @@ impl Scenario {
             "the scenario is of the form `{}`; this version reads {SCHEMA}",
             scenario.schema
         );
-        scenario.check()?;
-        Ok(scenario)
+        scenario.checked()
+    }
+
+    /// The scenario with each path and frame size once, where its numbers mean something.
+    ///
+    /// # Errors
+    /// As [`check`](Self::check).
+    pub(crate) fn checked(mut self) -> Result<Self> {
+        self.check()?;
+        keep_first(&mut self.paths);
+        keep_first(&mut self.frames);
+        Ok(self)
     }
 
     /// The scenario as a file.
@@ -169,10 +184,17 @@ impl Scenario {
         self.paths.iter().flat_map(of_path).collect()
     }
 
-    /// Refuses numbers that mean nothing.
+    /// Refuses numbers that mean nothing, and frames that no lab takes.
     pub(crate) fn check(&self) -> Result<()> {
         ensure!(!self.paths.is_empty(), "no path is named: there is nothing to measure");
         ensure!(!self.frames.is_empty(), "no frame size is named: there is nothing to send");
+        for bytes in self.frames.iter().filter(|bytes| !FRAME_BYTES.contains(bytes)) {
+            bail!(
+                "frame size {bytes}: the lab's devices take {} to {} bytes (with the 4-byte FCS; MTU 1,500)",
+                FRAME_BYTES.start(),
+                FRAME_BYTES.end()
+            );
+        }
         let m = &self.measurement;
         ensure!(m.packets >= 1, "a slice of 0 packets costs nothing: use --slice 5000");
         ensure!(m.packets <= 10_000_000, "a slice of {} packets: at most 10,000,000", m.packets);
@@ -200,6 +222,16 @@ impl Scenario {
         );
         self.setting.check()
     }
+}
+
+/// Drops what has been there before, and leaves the order as it is.
+fn keep_first<T: PartialEq + Copy>(values: &mut Vec<T>) {
+    let mut seen = Vec::new();
+    values.retain(|value| {
+        let new = !seen.contains(value);
+        seen.push(*value);
+        new
+    });
 }
 
 /// Every key that a scenario can have, from a whole one.
@@ -280,6 +312,19 @@ mod tests {
     fn an_unknown_path_names_the_nearest() {
         let error = format!("{:#}", Scenario::from_toml(&SMALL.replace("raw-drop", "raw-dorp")).unwrap_err());
         assert!(error.contains("`raw-drop` is near"), "{error}");
+    }
+
+    #[test]
+    fn each_path_and_size_is_there_once_and_within_bounds() {
+        let twice = SMALL
+            .replace("[64, 272]", "[272, 64, 272]")
+            .replace("\"forward\"]", "\"forward\", \"raw-drop\"]");
+        let scenario = Scenario::from_toml(&twice).unwrap();
+        assert_eq!(scenario.paths, [PathName::RawDrop, PathName::Forward]);
+        assert_eq!(scenario.frames, [272, 64]);
+        for frames in ["[64, 9000]", "[63, 64]", "[1519]", "[]"] {
+            assert!(Scenario::from_toml(&SMALL.replace("[64, 272]", frames)).is_err(), "{frames}");
+        }
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::hash::{BuildHasher, RandomState};
 use anyhow::{Context, Result, ensure};
 use jiff::Timestamp;
 use lab::HostSettings;
-use lab::journal::Guard;
+use lab::journal::{CleanReport, Guard};
 use linux::cpu::{self, Ksoftirqd};
 use linux::perf::{Counters, Counts, Event};
 use linux::{SyscallError, privilege};
@@ -22,7 +22,7 @@ use crate::recorder::{self, CounterValues, Recorder};
 use crate::report::{self, Outcome};
 use crate::scenario::{Clock, Scenario};
 use crate::stop::Stop;
-use crate::{doctor, environment};
+use crate::{doctor, environment, paths};
 
 /// The setting of the host that a run changes: RCU grace periods are expedited, so that an injecting call
 /// takes 0.1 ms and not 20 to 30.
@@ -81,7 +81,7 @@ impl<'a> Session<'a> {
         cells: &[Cell],
         output: &'a OutputArgs,
     ) -> Result<Self> {
-        let expedited = expedite(scenario, cells)?;
+        let (expedited, left_behind) = expedite(scenario, cells)?;
         let counters = CounterSet::open(ground.cpu);
         let environment = environment::read(ground.cpu);
         let mut capabilities = ground.abilities.as_probes();
@@ -102,7 +102,8 @@ impl<'a> Session<'a> {
         if !output.quiet {
             report::write_stderr(&report::opening(scenario, &head, ground.cpu, output.verbose)?);
         }
-        let mut warnings = doctor::warnings(&head.environment);
+        let mut warnings = doctor::left_behind(&left_behind);
+        warnings.extend(doctor::warnings(&head.environment));
         warnings.extend(
             ground.abilities.lacking(BackendKind::Inject).and_then(|why| doctor::without_injection(&why)),
         );
@@ -136,7 +137,10 @@ impl<'a> Session<'a> {
     /// # Errors
     /// The error of the run itself, else that of writing its end.
     pub(crate) fn finish(self, outcome: Result<Outcome>) -> Result<Outcome> {
-        let steal = self.steal_before.zip(environment::steal_ticks()).map(|(before, after)| after - before);
+        let steal = self
+            .steal_before
+            .zip(environment::steal_ticks())
+            .and_then(|(before, after)| after.checked_sub(before));
         let end = recorder::end(&outcome, self.stop.asked(), steal);
         let outcome = match outcome {
             Ok(outcome) => outcome,
@@ -163,7 +167,7 @@ impl<'a> Session<'a> {
 
     /// Whether results are for people to read on standard output.
     pub(crate) fn prints(&self) -> bool {
-        self.output.json.as_ref().is_none_or(|file| file.as_os_str() != "-")
+        report::prints_text(self.output.json.as_deref())
     }
 }
 
@@ -171,10 +175,16 @@ impl<'a> Session<'a> {
 /// does not see.
 pub(crate) const KSOFTIRQD: &str = "ksoftirqd-ns";
 
+/// Why an event that could be opened is not told.
+const USER_ONLY: &str = "counted in user mode only, and packets are worked on in the kernel: as root, or with \
+                         kernel.perf_event_paranoid at most 1, it is counted there too";
+
 /// The counters of the measuring thread, read around each slice.
 pub(crate) struct CounterSet {
     counters: Counters,
     missing: Vec<(Event, SyscallError)>,
+    /// Counted outside of the kernel only, and so no packet's: not told.
+    user_only: Vec<Event>,
     ksoftirqd: Option<Ksoftirqd>,
 }
 
@@ -182,7 +192,7 @@ impl CounterSet {
     /// Opens what this machine has, for the calling thread on `cpu`.
     pub(crate) fn open(cpu: usize) -> Self {
         let (counters, missing) = Counters::open(&Event::ALL);
-        Self { counters, missing, ksoftirqd: Ksoftirqd::find(cpu) }
+        Self { user_only: counters.user_only().collect(), counters, missing, ksoftirqd: Ksoftirqd::find(cpu) }
     }
 
     /// Their values now.
@@ -197,19 +207,27 @@ impl CounterSet {
     pub(crate) fn since(&self, before: &Reading) -> CounterValues {
         let now = self.read();
         let counted = now.counts.as_ref().zip(before.counts.as_ref()).map(|(now, before)| now.since(before));
-        let value = |event: Event| Some(counted.as_ref()?.of(event)? as f64);
-        let deferred = now.ksoftirqd_ns.zip(before.ksoftirqd_ns).map(|(now, before)| (now - before) as f64);
+        let whole = |event: &Event| !self.user_only.contains(event);
+        let value = |event: Event| Some(counted.as_ref().filter(|_| whole(&event))?.of(event)? as f64);
+        let deferred = now
+            .ksoftirqd_ns
+            .zip(before.ksoftirqd_ns)
+            .and_then(|(now, before)| Some(now.checked_sub(before)? as f64));
         let events = Event::ALL.iter().map(|&event| (event.name(), value(event)));
         events.chain([(KSOFTIRQD, deferred)]).collect()
     }
 
     /// Each counter, and why it is not there.
     pub(crate) fn as_probes(&self) -> Vec<CapabilityProbe> {
-        let lacking = |event: &Event| self.missing.iter().find(|(missing, _)| missing == event);
+        let lacking = |event: &Event| {
+            let missing = self.missing.iter().find(|(missing, _)| missing == event);
+            let user_only = self.user_only.contains(event).then(|| USER_ONLY.to_owned());
+            missing.map(|(_, why)| why.to_string()).or(user_only)
+        };
         let probe = |event: &Event| CapabilityProbe {
             name: format!("counter {}", event.name()),
             available: lacking(event).is_none(),
-            detail: lacking(event).map(|(_, why)| why.to_string()),
+            detail: lacking(event),
             ..CapabilityProbe::default()
         };
         Event::ALL.iter().map(probe).collect()
@@ -228,21 +246,22 @@ pub(crate) fn fresh_seed() -> u64 {
     RandomState::new().hash_one("seed") >> 32
 }
 
-fn expedite(scenario: &Scenario, cells: &[Cell]) -> Result<Option<Guard>> {
+/// Puts back what killed runs left, says so, and borrows the setting where packets are injected.
+fn expedite(scenario: &Scenario, cells: &[Cell]) -> Result<(Option<Guard>, CleanReport)> {
     let injects =
         |cell: &Cell| matches!(cell.setting.backend, Some(BackendKind::Inject | BackendKind::XdpLive));
     if !privilege::full() {
-        return Ok(None);
+        return Ok((None, CleanReport::default()));
     }
     let settings = HostSettings::open_default()?;
-    settings.clean().context("put back what a killed run left")?;
+    let left_behind = settings.clean().context("put back what a killed run left")?;
     if !scenario.host.expedite || !cells.iter().any(injects) {
-        return Ok(None);
+        return Ok((None, left_behind));
     }
     let guard = settings
         .hold(RCU_EXPEDITED, "1")
         .context("expedite RCU for the run; --no-expedite measures without, in fewer and longer slices")?;
-    Ok(Some(guard))
+    Ok((Some(guard), left_behind))
 }
 
 fn variant(cell: &Cell) -> Variant {
@@ -260,7 +279,7 @@ fn variant(cell: &Cell) -> Variant {
         name: format!("{}/{}", cell.path, cell.frame_bytes),
         path: cell.path.to_string(),
         frame_bytes: Some(cell.frame_bytes),
-        ingress: backend.clone(),
+        ingress: paths::ingress(cell),
         backend,
         settings,
         ..Variant::default()

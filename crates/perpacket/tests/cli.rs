@@ -61,6 +61,8 @@ fn bad_input_is_named_with_what_to_do() {
         (&["path", "raw-dorp"][..], "`raw-drop` is near"),
         (&["path", "raw-drop", "--frame", "63"], "64 to 1518 bytes"),
         (&["path", "raw-drop", "--frame", "9000"], "64 to 1518 bytes"),
+        (&["path", "raw-drop", "--frame", "64,9000"], "frame size 9000"),
+        (&["path", "raw-drop", "--frame", "63,64"], "frame size 63"),
         (&["path", "raw-drop", "--slice", "0"], "use --slice 5000"),
         (&["path", "raw-drop", "--flows", "0"], "at least one flow"),
         (&["path", "raw-drop", "--batch", "0"], "1 to 256"),

@@ -60,24 +60,24 @@ impl fmt::Display for Lack {
     }
 }
 
-/// Tries a backend in the calling thread's namespace. No frame leaves.
+/// Tries every backend in the calling thread's namespace, in the order of [`BackendKind::ALL`]. No frame leaves.
 ///
-/// The two ways by BPF cost one live run (20 to 30 ms without `rcu_expedited`). Whether a certain device can do
-/// something, such as zero copy, only opening the backend on it tells.
-pub fn probe(kind: BackendKind) -> Ability {
-    let lack = match kind {
-        BackendKind::Inject | BackendKind::XdpLive => try_live_run().err().map(|error| bpf_lack(&error)),
+/// The two ways by BPF share one live run (20 to 30 ms without `rcu_expedited`), the two by a packet socket share the
+/// socket. Whether a certain device can do something, such as zero copy, only opening the backend on it tells.
+pub fn probe() -> Vec<Ability> {
+    let live_run = try_live_run().err().map(|error| bpf_lack(&error));
+    let packet_socket = PacketSocket::open(LOOPBACK, PROTOCOL_NONE).err();
+    let packet_socket = packet_socket.map(|error| socket_lack(&error, "CONFIG_PACKET"));
+    let lack = |kind| match kind {
+        BackendKind::Inject | BackendKind::XdpLive => live_run.clone(),
         BackendKind::AfXdp => {
             linux::xsk::probe().err().map(|error| socket_lack(&error, "CONFIG_XDP_SOCKETS"))
         }
-        BackendKind::TxRing | BackendKind::Mmsg => {
-            let opened = PacketSocket::open(LOOPBACK, PROTOCOL_NONE);
-            opened.err().map(|error| socket_lack(&error, "CONFIG_PACKET"))
-        }
+        BackendKind::TxRing | BackendKind::Mmsg => packet_socket.clone(),
         BackendKind::Memory => None,
         BackendKind::Udp | BackendKind::Pktgen => Some(Lack::NotBuilt),
     };
-    Ability { kind, lack }
+    BackendKind::ALL.map(|kind| Ability { kind, lack: lack(kind) }).into()
 }
 
 /// Runs a program that drops on one frame.
@@ -129,7 +129,11 @@ mod tests {
 
     #[test]
     fn memory_always_works_and_what_is_not_built_says_so() {
-        assert!(probe(BackendKind::Memory).is_available());
-        assert_eq!(probe(BackendKind::Pktgen).lack, Some(Lack::NotBuilt));
+        let abilities = probe();
+        let kinds: Vec<BackendKind> = abilities.iter().map(|ability| ability.kind).collect();
+        assert_eq!(kinds, BackendKind::ALL);
+        let lack = |kind| abilities.iter().find(|ability| ability.kind == kind).unwrap().lack.clone();
+        assert_eq!(lack(BackendKind::Memory), None);
+        assert_eq!(lack(BackendKind::Pktgen), Some(Lack::NotBuilt));
     }
 }

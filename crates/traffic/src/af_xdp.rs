@@ -61,7 +61,8 @@ impl AfXdp {
     /// Opens a socket on a queue of the device.
     ///
     /// # Errors
-    /// Those of [`XskSocket::open`], EBUSY only when the queue stays taken for a second; EINVAL for frames longer than a chunk (a page at most).
+    /// Those of [`XskSocket::open`], EBUSY only when the queue stays taken for a second; EINVAL for frames longer than a
+    /// chunk (a page at most).
     pub fn new(spec: &AfXdpSpec, mut frames: Frames) -> Result<Self, SyscallError> {
         /// More distinct frames than this are not kept in chunks of their own.
         const FIXED_MAX: usize = 4096;
@@ -138,7 +139,7 @@ impl AfXdp {
             self.socket.kick().map_err(failed)?;
         }
         let completed = self.complete();
-        sent.confirmed = sent.confirmed.map(|confirmed| confirmed + completed);
+        sent.confirmed += completed;
         Ok(completed > 0)
     }
 }

@@ -30,22 +30,16 @@ pub trait Backend: Send + fmt::Debug {
 }
 
 /// What became of frames, in one call or in several: results of calls are added.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Sent {
     /// Frames handed over or queued.
     pub offered: u64,
-    /// Frames that the kernel confirmed, each backend says in which sense; `None` for one that cannot tell.
-    /// It may differ from what arrives: no backend sees drops behind the point of its confirmation.
-    pub confirmed: Option<u64>,
+    /// Frames that the kernel confirmed, each backend says in which sense. It may differ from what arrives: no
+    /// backend sees drops behind the point of its confirmation.
+    pub confirmed: u64,
     /// System calls that sent, those that found no room included. More than usual for the same number of frames
     /// means that a signal or a full queue came in between.
     pub calls: u32,
-}
-
-impl Default for Sent {
-    fn default() -> Self {
-        Self { offered: 0, confirmed: Some(0), calls: 0 }
-    }
 }
 
 impl Add for Sent {
@@ -54,7 +48,7 @@ impl Add for Sent {
     fn add(self, other: Self) -> Self {
         Self {
             offered: self.offered + other.offered,
-            confirmed: self.confirmed.zip(other.confirmed).map(|(a, b)| a + b),
+            confirmed: self.confirmed + other.confirmed,
             calls: self.calls.saturating_add(other.calls),
         }
     }
@@ -189,11 +183,11 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_part_makes_the_sum_unknown() {
-        let known = Sent { offered: 5, confirmed: Some(3), calls: 2 };
-        let unknown = Sent { offered: 1, confirmed: None, calls: 1 };
-        assert_eq!(known + known, Sent { offered: 10, confirmed: Some(6), calls: 4 });
-        assert_eq!(known + unknown, Sent { offered: 6, confirmed: None, calls: 3 });
-        assert_eq!(Sent::default() + known, known);
+    fn results_of_calls_are_added() {
+        let one = Sent { offered: 5, confirmed: 3, calls: 2 };
+        let other = Sent { offered: 1, confirmed: 4, calls: u32::MAX };
+        assert_eq!(one + one, Sent { offered: 10, confirmed: 6, calls: 4 });
+        assert_eq!(one + other, Sent { offered: 6, confirmed: 7, calls: u32::MAX });
+        assert_eq!(Sent::default() + one, one);
     }
 }

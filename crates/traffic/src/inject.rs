@@ -7,7 +7,7 @@
 //! sign here.
 
 use linux::SyscallError;
-use linux::bpf::{LIVE_BATCH_MAX, LiveEnd, LiveRun, MappedArray, Program};
+use linux::bpf::{LiveEnd, LiveRun, MappedArray, Program};
 
 use crate::backend::{Backend, BackendKind, SendError, Sent};
 
@@ -46,16 +46,6 @@ impl Inject {
         Self { spec }
     }
 
-    /// The control map, to set what the program reads from it.
-    pub fn control(&self) -> &MappedArray {
-        &self.spec.control
-    }
-
-    /// Sets how many frames are handed on together.
-    pub fn set_batch(&mut self, batch: u32) {
-        self.spec.batch = batch.min(LIVE_BATCH_MAX);
-    }
-
     /// One system call.
     fn run(&self, repeat: u32) -> Result<LiveEnd, SyscallError> {
         let InjectSpec { program, frame, ingress_ifindex, rx_queue, batch, .. } = &self.spec;
@@ -79,14 +69,12 @@ impl Backend for Inject {
     /// count ends the call with fewer confirmed than offered.
     fn send(&mut self, packets: u64) -> Result<Sent, SendError> {
         let mut sent = Sent::default();
-        let mut confirmed = 0;
         while sent.offered < packets {
             let repeat = u32::try_from(packets - sent.offered).unwrap_or(u32::MAX);
             let before = self.spec.control.load(PRODUCED);
             let end = self.run(repeat);
             let produced = self.spec.control.load(PRODUCED).wrapping_sub(before);
-            confirmed += produced;
-            sent.confirmed = Some(confirmed);
+            sent.confirmed += produced;
             sent.calls += 1;
             match end {
                 Ok(LiveEnd::Complete) => sent.offered += u64::from(repeat),

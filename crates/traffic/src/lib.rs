@@ -1,16 +1,17 @@
-//! Ways to hand frames to the kernel, and ways to count what arrives, behind one trait each.
+//! Ways to hand frames to the kernel, behind one trait, and the BPF programs that make, end and count them.
 //!
 //! A [`Backend`] sends a number of frames and says two things about them: how many it handed over, and how many the
-//! kernel confirmed. Neither is delivery: a device, a queue or a hook may still drop a frame, and only a [`Sink`]
-//! or a counter further on knows. Comparing the two sides is the caller's ledger, not done here.
+//! kernel confirmed. Neither is delivery: a device, a queue or a hook may still drop a frame, and only a counter further
+//! on, such as a [`ProgramSink`], knows. Comparing the two sides is the caller's ledger, not done here.
 //!
 //! What this crate does not do: it makes no devices or namespaces, it does not know what is in a frame (frames are
 //! [`Frames`], given or written by a closure), it does not pace, and it takes no times. A backend sends as fast as it
 //! can in the calling thread, which must be in the network namespace in which the backend was made.
 //!
 //! What the ways cost differs by a factor of ten. Over a veth pair whose peer drops in XDP, beside other work on a
-//! two-core virtual machine (kernel 6.18), with trafgen 0.6.8 and its transmit ring as 1, a 60-byte frame took in CPU time:
-//! `xdp-live` 0.10, `af-xdp` 0.62, `tx-ring` 0.73, `mmsg` 0.94. `bench/backends` measures it.
+//! two-core virtual machine (kernel 6.18), a frame of 60 bytes took, in CPU time of the sender, with trafgen 0.6.8 and
+//! its transmit ring as 1: `xdp-live` 0.10, `af-xdp` 0.60, `tx-ring` 0.73, `mmsg` 1.02. `bench/backends` measures it; the
+//! whole table, with wall time, is in `docs/method.md`.
 //!
 //! | module | holds |
 //! |---|---|
@@ -19,7 +20,7 @@
 //! | `ability` | what this host can do, and what is lacking |
 //! | `inject`, `af_xdp`, `tx_ring`, `mmsg`, `memory` | the backends |
 //! | [`programs`] | the eBPF programs that make frames, and those that count and end them |
-//! | `sink` | the receivers |
+//! | `sink` | what a counting program counted |
 //!
 //! ```
 //! use traffic::{Backend, Frames, Memory};
@@ -27,7 +28,7 @@
 //! let frames = Frames::generated(60, |sequence, frame| frame[14] = sequence as u8)?;
 //! let mut backend = Memory::new(frames, 4);
 //! let sent = backend.send(3)? + backend.flush()?;
-//! assert_eq!((sent.offered, sent.confirmed), (3, Some(3)));
+//! assert_eq!((sent.offered, sent.confirmed), (3, 3));
 //! assert_eq!(backend.kept().map(|frame| frame[14]).collect::<Vec<_>>(), [0, 1, 2]);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
@@ -51,5 +52,5 @@ pub use inject::{Inject, InjectSpec};
 pub use linux::xsk::BindMode;
 pub use memory::Memory;
 pub use mmsg::{Mmsg, MmsgSpec};
-pub use sink::{ProgramSink, Sink, UdpSink};
+pub use sink::ProgramSink;
 pub use tx_ring::{TxRingBackend, TxRingSpec};

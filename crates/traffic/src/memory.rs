@@ -56,7 +56,7 @@ impl Backend for Memory {
         }
         self.sequence += count;
         self.capacity -= count;
-        Ok(Sent { offered: count, confirmed: Some(count), calls: 0 })
+        Ok(Sent { offered: count, confirmed: count, calls: 0 })
     }
 
     fn flush(&mut self) -> Result<Sent, SendError> {

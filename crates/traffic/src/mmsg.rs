@@ -42,6 +42,8 @@ pub struct Mmsg {
     socket: PacketSocket,
     batch: FrameBatch,
     frames: Frames,
+    /// The most frames in one call.
+    per_call: usize,
     /// Whether each slot always holds the same frame, written once.
     fixed: bool,
     /// The slot that is sent next.
@@ -57,18 +59,20 @@ impl Mmsg {
     pub fn new(spec: &MmsgSpec, mut frames: Frames) -> Result<Self, SyscallError> {
         let socket = PacketSocket::open(spec.ifindex, PROTOCOL_NONE)?;
         socket.set_qdisc_bypass(spec.qdisc_bypass)?;
-        let wanted = spec.batch.clamp(1, BATCH_MAX);
-        let fixed = frames.fixed_slots(wanted, 1, BATCH_MAX);
-        let mut batch = FrameBatch::new(fixed.unwrap_or(wanted), frames.l2_bytes_max())?;
+        let per_call = spec.batch.clamp(1, BATCH_MAX);
+        // A multiple of a call, so that the end of the slots cuts none short.
+        let fixed = frames.fixed_slots(per_call, per_call, BATCH_MAX);
+        let mut batch = FrameBatch::new(fixed.unwrap_or(per_call), frames.l2_bytes_max())?;
         if fixed.is_some() {
             (0..batch.len()).for_each(|slot| write_slot(&mut batch, &mut frames, slot, slot as u64));
         }
-        Ok(Self { socket, batch, frames, fixed: fixed.is_some(), next: 0, filled: 0, sequence: 0 })
+        Ok(Self { socket, batch, frames, per_call, fixed: fixed.is_some(), next: 0, filled: 0, sequence: 0 })
     }
 
     /// Makes up to `wanted` frames ready from slot `next` on; how many are.
     fn prepare(&mut self, wanted: u64) -> usize {
-        let count = usize::try_from(wanted).unwrap_or(usize::MAX).min(self.batch.len() - self.next);
+        let most = self.per_call.min(self.batch.len() - self.next);
+        let count = usize::try_from(wanted).unwrap_or(usize::MAX).min(most);
         if !self.fixed {
             for slot in self.next + self.filled..self.next + count {
                 write_slot(&mut self.batch, &mut self.frames, slot, self.sequence);
@@ -108,7 +112,7 @@ impl Backend for Mmsg {
                 stalled_since = None;
             }
             self.advance(taken);
-            sent += Sent { offered: taken as u64, confirmed: Some(taken as u64), calls: 1 };
+            sent += Sent { offered: taken as u64, confirmed: taken as u64, calls: 1 };
         }
         Ok(sent)
     }

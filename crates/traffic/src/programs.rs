@@ -33,7 +33,7 @@ pub enum Control {
     Flows = 1,
     /// Flow of the next frame. Written by the program.
     NextFlow = 2,
-    /// Steps of work added to every frame. At most [`MAX_SPIN`].
+    /// Steps of work added to every two frames; an odd number gives one of them a step more. At most [`MAX_SPIN`].
     Spin = 3,
     /// Where the two exchanges around the added work meet.
     Fence = 4,
@@ -42,8 +42,8 @@ pub enum Control {
 /// Words in the control map.
 pub const CONTROL_WORDS: usize = 5;
 
-/// The most steps, each of a multiplication and two additions, that one frame can be burdened with. A step is five
-/// dependent cycles, about 1 ns.
+/// The most steps, each of a multiplication and two additions, that two frames can be burdened with: about 1 ns a frame each.
+/// The time until a locked exchange goes on has a grain of some cycles, so single steps differ; two together do less.
 pub const MAX_SPIN: u32 = 128;
 
 /// Instructions without effect in a padded program: a cache line and more.
@@ -151,13 +151,17 @@ fn next_flow(asm: &mut Assembler) {
 fn spin(asm: &mut Assembler, give_up: ebpf::Label) {
     let done = asm.label();
     asm.load(Size::DW, Reg::R3, Reg::R9, word(Control::Spin));
+    asm.load(Size::DW, Reg::R4, Reg::R9, word(Control::Frames));
+    asm.alu_imm(AluOp::And, Reg::R4, 1);
+    asm.alu(AluOp::Add, Reg::R3, Reg::R4);
+    asm.alu_imm(AluOp::Rsh, Reg::R3, 1);
     asm.mov_imm(Reg::R2, 1);
     asm.atomic(AtomicOp::Exchange, Reg::R9, word(Control::Fence), Reg::R2);
     for _ in 0..SPIN_BASE {
         asm.alu_imm(AluOp::Mul, Reg::R2, 3);
     }
     asm.alu_imm(AluOp::Add, Reg::R3, SPIN_FIRST as i32);
-    for step in 0..SPIN_FIRST + MAX_SPIN {
+    for step in 0..SPIN_FIRST + MAX_SPIN / 2 {
         asm.jump_if_imm(Condition::Le, Reg::R3, step as i32, done);
         asm.alu_imm(AluOp::Mul, Reg::R2, 3);
         asm.alu_imm(AluOp::Add, Reg::R2, 2);

@@ -85,7 +85,7 @@ impl TxRingBackend {
     /// Adds to `sent` what was confirmed since this was last asked.
     fn report(&mut self, mut sent: Sent) -> Sent {
         let confirmed = self.ring.state().completed;
-        sent.confirmed = Some(confirmed - self.confirmed);
+        sent.confirmed = confirmed - self.confirmed;
         self.confirmed = confirmed;
         sent
     }

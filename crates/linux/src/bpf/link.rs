@@ -38,11 +38,6 @@ impl Link {
         Self::create("attach TCX ingress program", program, ifindex, AttachType::TcxIngress, 0)
     }
 
-    /// Attaches a program to a device's traffic-control egress (TCX, Linux 6.6), after those already there.
-    pub fn attach_tcx_egress(program: &Program, ifindex: u32) -> Result<Self, SyscallError> {
-        Self::create("attach TCX egress program", program, ifindex, AttachType::TcxEgress, 0)
-    }
-
     /// Attaches a raw tracepoint program to the tracepoint of this name, such as `kfree_skb`.
     ///
     /// It then runs for the whole system, not for one namespace: the program must filter.

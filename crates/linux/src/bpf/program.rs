@@ -39,8 +39,6 @@ pub enum AttachType {
     Xdp = 37,
     /// A device's TCX ingress hook.
     TcxIngress = 46,
-    /// A device's TCX egress hook.
-    TcxEgress = 47,
 }
 
 /// All that loading a program needs.

@@ -109,20 +109,6 @@ impl PacketSocket {
         self.set_option(libc::PACKET_QDISC_BYPASS, &libc::c_int::from(bypass), "set PACKET_QDISC_BYPASS")
     }
 
-    /// Asks for this much memory for frames under way, beyond the system's limit where allowed
-    /// (`SO_SNDBUFFORCE` needs CAP_NET_ADMIN in the initial user namespace), and returns what the socket has.
-    ///
-    /// The kernel doubles the figure for its own bookkeeping and counts whole buffers against it.
-    pub fn set_send_buffer(&self, bytes: usize) -> Result<usize, SyscallError> {
-        use rustix::net::sockopt::{
-            set_socket_send_buffer_size, set_socket_send_buffer_size_force, socket_send_buffer_size,
-        };
-        set_socket_send_buffer_size_force(&self.fd, bytes)
-            .or_else(|_| set_socket_send_buffer_size(&self.fd, bytes))
-            .and_then(|()| socket_send_buffer_size(&self.fd))
-            .map_err(|error| self.failed("set SO_SNDBUF", error.into()))
-    }
-
     /// Sends one frame; whether it was taken.
     pub fn send(&self, frame: &[u8]) -> Result<bool, SyscallError> {
         let (fd, start) = (self.fd.as_raw_fd(), frame.as_ptr().cast());

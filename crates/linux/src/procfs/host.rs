@@ -1,6 +1,4 @@
-//! Facts about the whole machine: processor time, load, model, memory.
-
-use std::collections::BTreeMap;
+//! Facts about the whole machine: processor time, load, model.
 
 /// Processor time since the system started, in clock ticks of [`CpuTimes::ticks_per_second`].
 ///
@@ -57,34 +55,11 @@ pub fn cpu_times(text: &str) -> Vec<CpuTimes> {
         .collect()
 }
 
-/// Tasks that ran or wanted to (`/proc/loadavg`).
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct LoadAverage {
-    /// Over one minute.
-    pub one_minute: f64,
-    /// Over five minutes.
-    pub five_minutes: f64,
-    /// Over fifteen minutes.
-    pub fifteen_minutes: f64,
-    /// Tasks that can run at this moment, the reader among them.
-    pub runnable: u32,
-    /// All tasks.
-    pub tasks: u32,
-}
-
-/// Reads `/proc/loadavg`.
-pub fn load_average(text: &str) -> Option<LoadAverage> {
+/// Reads `/proc/loadavg`: how many tasks ran or wanted to, on average over 1, 5 and 15 minutes.
+pub fn load_average(text: &str) -> Option<[f64; 3]> {
     let mut words = text.split_whitespace();
     let mut load = || words.next()?.parse::<f64>().ok().filter(|load| load.is_finite());
-    let (one_minute, five_minutes, fifteen_minutes) = (load()?, load()?, load()?);
-    let (runnable, tasks) = words.next()?.split_once('/')?;
-    Some(LoadAverage {
-        one_minute,
-        five_minutes,
-        fifteen_minutes,
-        runnable: runnable.parse().ok()?,
-        tasks: tasks.parse().ok()?,
-    })
+    Some([load()?, load()?, load()?])
 }
 
 /// The processor's name in `/proc/cpuinfo`: "model name" on x86, its nearest relative elsewhere. arm64 has
@@ -98,18 +73,6 @@ pub fn cpuinfo_model(text: &str) -> Option<String> {
         })
     };
     NAMES.into_iter().find_map(value_of)
-}
-
-/// Reads `/proc/meminfo`: sizes in bytes by the kernel's names ("MemAvailable"). The few entries that are
-/// counts and not sizes are left out.
-pub fn meminfo(text: &str) -> BTreeMap<String, u64> {
-    text.lines()
-        .filter_map(|line| {
-            let (name, value) = line.split_once(':')?;
-            let kibibytes: u64 = value.trim().strip_suffix(" kB")?.parse().ok()?;
-            Some((name.to_owned(), kibibytes.checked_mul(1024)?))
-        })
-        .collect()
 }
 
 #[cfg(test)]
@@ -130,26 +93,22 @@ mod tests {
 
     #[test]
     fn loadavg_is_read() {
-        let load = load_average("0.84 0.81 0.44 3/87 10789\n").unwrap();
-        assert_eq!((load.one_minute, load.fifteen_minutes, load.runnable, load.tasks), (0.84, 0.44, 3, 87));
+        assert_eq!(load_average("0.84 0.81 0.44 3/87 10789\n"), Some([0.84, 0.81, 0.44]));
         assert_eq!(load_average("nan 1 1 1/1 1"), None);
+        assert_eq!(load_average("1 1"), None);
     }
 
     #[test]
-    fn cpuinfo_and_meminfo_are_read() {
+    fn cpuinfo_is_read() {
         let text = "processor\t: 0\nmodel\t\t: 1\nmodel name\t: AMD EPYC\n";
         assert_eq!(cpuinfo_model(text).as_deref(), Some("AMD EPYC"));
         assert_eq!(cpuinfo_model("processor : 0\nBogoMIPS : 50.00\n"), None);
-        let memory = meminfo("MemTotal:       24683652 kB\nHugePages_Total:       0\n");
-        assert_eq!(memory.get("MemTotal"), Some(&(24_683_652 * 1024)));
-        assert_eq!(memory.len(), 1);
     }
 
     proptest! {
         #[test]
         fn no_text_makes_the_parsers_panic(text in "(cpu)?[A-Za-z0-9:/. \\n]{0,300}|\\PC{0,100}") {
             let _ = (cpu_times(&text).first().map(CpuTimes::busy), load_average(&text), cpuinfo_model(&text));
-            let _ = meminfo(&text);
         }
     }
 }

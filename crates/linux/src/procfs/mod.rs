@@ -15,13 +15,9 @@ use std::os::unix::fs::FileExt;
 
 use crate::SyscallError;
 
-pub use host::{CpuTimes, LoadAverage, cpu_times, cpuinfo_model, load_average, meminfo};
-pub use net::{
-    Counters, DeviceCounters, SoftnetCpu, device_counters, paired_counters, snmp6_counters, softnet_stat,
-};
-pub use thread::{
-    SchedStat, ThreadStatus, ThreadUsage, own_sched_stat, own_status, sched_stat, thread_status, thread_usage,
-};
+pub use host::{CpuTimes, cpu_times, cpuinfo_model, load_average};
+pub use net::{Counters, SoftnetCpu, paired_counters, snmp6_counters, softnet_stat};
+pub use thread::{ThreadUsage, thread_usage};
 
 /// The whole text of a file below `/proc`, such as `/proc/stat`.
 ///

@@ -85,54 +85,6 @@ pub fn softnet_stat(text: &str) -> Vec<SoftnetCpu> {
         .collect()
 }
 
-/// A device's line of `dev`. The same counters, and more, come from
-/// [`crate::route::RouteSocket::link_stats`].
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct DeviceCounters {
-    /// Name of the device.
-    pub name: String,
-    /// Bytes received.
-    pub rx_bytes: u64,
-    /// Packets received.
-    pub rx_packets: u64,
-    /// Receive errors.
-    pub rx_errors: u64,
-    /// Dropped on reception, missed ones included.
-    pub rx_dropped: u64,
-    /// Bytes sent.
-    pub tx_bytes: u64,
-    /// Packets sent.
-    pub tx_packets: u64,
-    /// Transmit errors.
-    pub tx_errors: u64,
-    /// Dropped on the way out.
-    pub tx_dropped: u64,
-}
-
-/// Reads `dev`: two lines of headings, then a line a device.
-pub fn device_counters(text: &str) -> Vec<DeviceCounters> {
-    text.lines()
-        .filter_map(|line| {
-            // A name may contain colons; the last one ends it.
-            let (name, numbers) = line.rsplit_once(':')?;
-            let numbers: Option<Vec<u64>> =
-                numbers.split_whitespace().map(|word| word.parse().ok()).collect();
-            let numbers = numbers.filter(|numbers| numbers.len() == 16)?;
-            Some(DeviceCounters {
-                name: name.trim().to_owned(),
-                rx_bytes: numbers[0],
-                rx_packets: numbers[1],
-                rx_errors: numbers[2],
-                rx_dropped: numbers[3],
-                tx_bytes: numbers[8],
-                tx_packets: numbers[9],
-                tx_errors: numbers[10],
-                tx_dropped: numbers[11],
-            })
-        })
-        .collect()
-}
-
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -175,20 +127,10 @@ mod tests {
         assert_eq!((old[1].cpu, old[1].processed, old[1].received_rps), (1, 15, None));
     }
 
-    #[test]
-    fn dev_is_read() {
-        let text = "Inter-|   Receive                        |  Transmit\n face |bytes  packets errs |bytes\n    \
-                    lo:  106182     135    1    2    0     0          0         0   106183     136    3    4    0     0       0          0\n";
-        let devices = device_counters(text);
-        assert_eq!(devices.len(), 1);
-        assert_eq!((devices[0].name.as_str(), devices[0].rx_packets, devices[0].rx_dropped), ("lo", 135, 2));
-        assert_eq!((devices[0].tx_bytes, devices[0].tx_dropped), (106_183, 4));
-    }
-
     proptest! {
         #[test]
         fn no_text_makes_the_parsers_panic(text in "[A-Za-z0-9:\\- \\n]{0,300}|\\PC{0,100}") {
-            let _ = (paired_counters(&text), snmp6_counters(&text), softnet_stat(&text), device_counters(&text));
+            let _ = (paired_counters(&text), snmp6_counters(&text), softnet_stat(&text));
         }
     }
 }

@@ -1,7 +1,5 @@
 //! What the calling thread used, and how often it was interrupted.
 
-use crate::SyscallError;
-
 /// What the calling thread used since it was started (getrusage(2), RUSAGE_THREAD).
 ///
 /// For use around every slice: one system call, no text. Times have the resolution that the kernel's
@@ -41,84 +39,9 @@ pub fn thread_usage() -> ThreadUsage {
     }
 }
 
-/// What is of interest in a thread's `status` file.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct ThreadStatus {
-    /// Switches because the thread waited for something.
-    pub voluntary_switches: Option<u64>,
-    /// Switches because another task was to run.
-    pub involuntary_switches: Option<u64>,
-    /// CPUs that the thread may run on, as a list ("0-3,7").
-    pub cpus_allowed: Option<String>,
-}
-
-/// Reads the text of a `status` file.
-pub fn thread_status(text: &str) -> ThreadStatus {
-    let value = |wanted: &str| {
-        text.lines().find_map(|line| Some(line.strip_prefix(wanted)?.strip_prefix(':')?.trim()))
-    };
-    let number = |wanted: &str| value(wanted).and_then(|text| text.parse().ok());
-    ThreadStatus {
-        voluntary_switches: number("voluntary_ctxt_switches"),
-        involuntary_switches: number("nonvoluntary_ctxt_switches"),
-        cpus_allowed: value("Cpus_allowed_list").map(str::to_owned),
-    }
-}
-
-/// A line of `schedstat` (kernel/sched/stats.c, 6.18).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct SchedStat {
-    /// Time on a CPU, in ns.
-    pub running_ns: u64,
-    /// Time ready to run but waiting for a CPU, in ns.
-    pub waiting_ns: u64,
-    /// Times that it was put on a CPU.
-    pub runs: u64,
-}
-
-/// Reads the text of a `schedstat` file; `None` where it is not three numbers.
-pub fn sched_stat(text: &str) -> Option<SchedStat> {
-    let mut words = text.split_whitespace().map(|word| word.parse().ok());
-    let mut number = || words.next()?;
-    Some(SchedStat { running_ns: number()?, waiting_ns: number()?, runs: number()? })
-}
-
-/// The calling thread's `status`.
-///
-/// # Errors
-/// Where /proc is not mounted.
-pub fn own_status() -> Result<ThreadStatus, SyscallError> {
-    super::read("/proc/thread-self/status").map(|text| thread_status(&text))
-}
-
-/// The calling thread's `schedstat`; `None` where the kernel has none (CONFIG_SCHED_INFO).
-pub fn own_sched_stat() -> Option<SchedStat> {
-    super::read("/proc/thread-self/schedstat").ok().and_then(|text| sched_stat(&text))
-}
-
 #[cfg(test)]
 mod tests {
-    use proptest::prelude::*;
-
     use super::*;
-
-    #[test]
-    fn status_is_read() {
-        let text = "Name:\tcat\nCpus_allowed_list:\t0-1\nvoluntary_ctxt_switches:\t7\nnonvoluntary_ctxt_switches:\t3\n";
-        let status = thread_status(text);
-        assert_eq!((status.voluntary_switches, status.involuntary_switches), (Some(7), Some(3)));
-        assert_eq!(status.cpus_allowed.as_deref(), Some("0-1"));
-        assert_eq!(thread_status(""), ThreadStatus::default());
-    }
-
-    #[test]
-    fn schedstat_is_read() {
-        assert_eq!(
-            sched_stat("863296 63524 2\n"),
-            Some(SchedStat { running_ns: 863_296, waiting_ns: 63_524, runs: 2 })
-        );
-        assert_eq!(sched_stat("1 2\n"), None);
-    }
 
     #[test]
     fn usage_grows_with_work_and_with_waiting() {
@@ -134,15 +57,6 @@ mod tests {
             }
             assert!(std::time::Instant::now() < deadline, "{before:?} {after:?}");
             std::thread::spawn(std::thread::yield_now).join().unwrap();
-        }
-        let status = own_status().unwrap();
-        assert!(status.voluntary_switches > Some(0));
-    }
-
-    proptest! {
-        #[test]
-        fn no_text_makes_the_parsers_panic(text in "[A-Za-z_0-9:\\n\\t ]{0,200}|\\PC{0,100}") {
-            let _ = (thread_status(&text), sched_stat(&text));
         }
     }
 }

@@ -38,6 +38,9 @@ pub struct Environment {
     pub mitigations: Option<BTreeMap<String, String>>,
     /// Kernel debug options that are on and make timing useless or slow (lockdep, KASAN ...).
     pub debug_options: Option<Vec<String>>,
+    /// Whether time in interrupts and softirqs is kept apart, and so is in no thread's time
+    /// (CONFIG_IRQ_TIME_ACCOUNTING).
+    pub irq_time_accounting: Option<bool>,
     /// Load averages over 1, 5 and 15 minutes at the start.
     pub load_average: Option<[f64; 3]>,
     /// Steal ticks (USER_HZ) of all CPUs since boot, at the start.

@@ -128,20 +128,10 @@ impl Record {
         text("document", &document)
     }
 
-    /// Writes the record as a document: one JSON object and a line end.
-    ///
-    /// # Errors
-    /// [`RecordError::Write`] when the file cannot be written, [`RecordError::NotRepresentable`] when a
-    /// number is not finite.
-    pub fn write_document<W: Write>(&self, mut output: W) -> Result<(), RecordError> {
-        let document = self.document()?;
-        write_line(&mut output, document).map_err(|source| RecordError::Write { part: "document", source })
-    }
-
     /// Writes the record as a journal.
     ///
     /// # Errors
-    /// As [`write_document`](Record::write_document).
+    /// As those of [`RecordWriter`].
     pub fn write_journal<W: Write>(&self, output: W) -> Result<(), RecordError> {
         let mut writer = RecordWriter::new(output, &self.head)?;
         for calibration in &self.calibrations {

@@ -61,7 +61,7 @@ pub(crate) fn run(args: &DoctorArgs) -> Result<Outcome> {
     if let Some(file) = &args.json {
         report::write_json(file, &report)?;
     }
-    if args.json.as_ref().is_none_or(|file| file.as_os_str() != "-") {
+    if report::prints_text(args.json.as_deref()) {
         report::write_stdout(&text(&report, args.clean))?;
     }
     Ok(Outcome::Good)
@@ -144,7 +144,7 @@ fn text(report: &Report, cleaned: bool) -> String {
     }
     line("\npaths".into());
     for path in PathName::ALL {
-        line(format!("  {path:<11} {}", paths::of(path).about().summary));
+        line(format!("  {path:<11} {}", paths::of(path).about()));
     }
     line("\nwhat makes results noisy or different here".into());
     if report.warnings.is_empty() && report.remarks.is_empty() {

@@ -8,7 +8,7 @@ use measure::record::{Clock, CostRow, Extra, Summary, Warning};
 use crate::cell::{Cell, PathName};
 use crate::cli::{OutputArgs, PathArgs};
 use crate::diagnosis;
-use crate::report::{self, Outcome};
+use crate::report::{self, CellResult, Outcome};
 use crate::rounds::{Measured, Rounds, Stopped};
 use crate::scenario::{Job, SCHEMA, Scenario};
 use crate::session::{Ground, KSOFTIRQD, Session};
@@ -38,7 +38,7 @@ pub(crate) fn run(args: &PathArgs) -> Result<Outcome> {
         host: args.host.resolve(),
         compare: None,
     };
-    scenario.check()?;
+    let scenario = scenario.checked()?;
     measure(&scenario, &args.output)
 }
 
@@ -59,13 +59,13 @@ fn measure_cells(session: &mut Session<'_>, cells: &[Cell], notes: &[String]) ->
 
     let mut summary = Summary { rows: rows(&measured, session), ..Summary::default() };
     summary.stopped = Some(stopped.to_string());
-    let mut outcome = judge(&summary.rows, cells, &stopped);
+    let mut outcome = judge(&summary.rows, &measured, &stopped);
     for warning in blind_spots(&summary.rows, cells) {
         session.warn(warning)?;
     }
     let mut ledgers = rounds.ledgers()?;
     for (cell, book) in cells.iter().zip(&mut ledgers).filter(|(_, book)| !book.closes()) {
-        diagnosis::explain(cell, book)?;
+        diagnosis::explain(cell, session.scenario.measurement.clock, book);
     }
     for book in &ledgers {
         session.recorder.ledger(book)?;
@@ -73,24 +73,17 @@ fn measure_cells(session: &mut Session<'_>, cells: &[Cell], notes: &[String]) ->
     }
     session.recorder.summary(summary.clone())?;
     if session.prints() {
-        print(&summary, cells, &ledgers, notes, session.output)?;
+        print(&summary, &measured, &ledgers, notes, session.output)?;
     }
     Ok(outcome)
 }
 
-/// The paths by name, each once; the floor first where nothing is named.
+/// The paths by name; the default ones where nothing is named.
 fn paths(names: &[String]) -> Result<Vec<PathName>> {
     if names.is_empty() {
         return Ok(DEFAULT_PATHS.into());
     }
-    let mut paths = Vec::new();
-    for name in names {
-        let path: PathName = name.parse().map_err(anyhow::Error::msg)?;
-        if !paths.contains(&path) {
-            paths.push(path);
-        }
-    }
-    Ok(paths)
+    names.iter().map(|name| name.parse().map_err(anyhow::Error::msg)).collect()
 }
 
 /// The cells that can be measured here, and notes on what is different or not measured, and why. An error when
@@ -156,10 +149,13 @@ fn blind_spots(rows: &[CostRow], cells: &[Cell]) -> Vec<Warning> {
     rows.iter().filter_map(warning).collect()
 }
 
-/// Good when every cell has a figure with an interval; inconclusive when there was no time for that.
-fn judge(rows: &[CostRow], cells: &[Cell], stopped: &Stopped) -> Outcome {
+/// Good when every cell has a figure with an interval; no when one has none because its packets were lost; inconclusive
+/// when there was no time for one.
+fn judge(rows: &[CostRow], measured: &[Measured], stopped: &Stopped) -> Outcome {
     let known = |row: &CostRow| row.cost.interval.is_some();
-    if *stopped != Stopped::Interrupted && rows.len() == cells.len() && rows.iter().all(known) {
+    if measured.iter().any(|m| m.samples.is_empty() && m.void_slices > 0) {
+        Outcome::No
+    } else if *stopped != Stopped::Interrupted && rows.len() == measured.len() && rows.iter().all(known) {
         Outcome::Good
     } else {
         Outcome::Inconclusive
@@ -168,12 +164,25 @@ fn judge(rows: &[CostRow], cells: &[Cell], stopped: &Stopped) -> Outcome {
 
 fn print(
     summary: &Summary,
-    cells: &[Cell],
+    measured: &[Measured],
     ledgers: &[Ledger],
     notes: &[String],
     output: &OutputArgs,
 ) -> Result<()> {
-    let mut text = report::cost_table(&summary.rows, cells, ledgers);
+    let row_of = |index: usize| summary.rows.iter().find(|row| usize::from(row.variant) == index);
+    let results: Vec<CellResult<'_>> = measured
+        .iter()
+        .zip(ledgers)
+        .enumerate()
+        .map(|(index, (m, ledger))| CellResult {
+            cell: &m.cell,
+            slices: m.slices,
+            void_slices: m.void_slices,
+            row: row_of(index),
+            ledger,
+        })
+        .collect();
+    let mut text = report::cost_table(&results);
     if let Some(stopped) = &summary.stopped {
         text += &format!("{stopped}\n");
     }
@@ -181,10 +190,29 @@ fn print(
         text += &format!("{line}\n");
     }
     if output.verbose {
-        text += &report::counters_text(&summary.rows, cells);
+        text += &report::counters_text(&results);
     }
-    for book in ledgers.iter().filter(|book| output.verbose || !book.closes()) {
+    let told = |book: &&Ledger| output.verbose || !book.closes() || book.dropped_packets() > 0;
+    for book in ledgers.iter().filter(told) {
         text += &report::ledger_text(book);
     }
     report::write_stdout(&text).context("print the result")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cell::Setting;
+
+    #[test]
+    fn a_cell_whose_packets_were_lost_is_no_and_one_without_time_is_inconclusive() {
+        let cell = Cell { path: PathName::Forward, frame_bytes: 64, setting: Setting::default() };
+        let time_up = Stopped::TimeUp { rounds: 1, seconds: 1.0, percent: 0.5, precise: 0, of: 1 };
+        let mut measured = Measured::new(cell);
+        assert_eq!(judge(&[], std::slice::from_ref(&measured), &time_up), Outcome::Inconclusive);
+        measured.void_slices = 12;
+        for stopped in [time_up, Stopped::Interrupted] {
+            assert_eq!(judge(&[], std::slice::from_ref(&measured), &stopped), Outcome::No);
+        }
+    }
 }

@@ -8,7 +8,7 @@ use measure::wire::{self, Rate};
 use serde::Serialize;
 
 use crate::cli::WireArgs;
-use crate::report::{Outcome, write_json, write_stdout};
+use crate::report::{Outcome, prints_text, write_json, write_stdout};
 
 /// One line of the answer.
 #[derive(Debug, PartialEq, Serialize)]
@@ -38,7 +38,7 @@ pub(crate) fn run(args: &WireArgs) -> Result<Outcome> {
     if let Some(file) = &args.json {
         write_json(file, &answers)?;
     }
-    if args.json.as_ref().is_none_or(|file| file.as_os_str() != "-") {
+    if prints_text(args.json.as_deref()) {
         write_stdout(&text(&answers))?;
     }
     Ok(Outcome::Good)

@@ -1,9 +1,11 @@
 //! What the pairs say, on pairs that were made up.
 
+use measure::marginal::Work;
+use measure::verdict::Verdict;
+use traffic::BackendKind;
+
 use super::*;
 use crate::cell::{PathName, Setting};
-use crate::scenario::Scenario;
-use traffic::BackendKind;
 
 const PACKETS: u64 = 5_000;
 const FIXED_NS: f64 = 200_000.0;
@@ -43,19 +45,19 @@ fn work(packets: u64, ns: f64, number: u32) -> Work {
 }
 
 /// 200 pairs of A at 100 ns and B at `b_ns`, and the calibration of both.
-fn filled<'a>(scenario: &'a Scenario, cells: [Cell; 2], b_ns: f64) -> Pairs<'a> {
-    let mut pairs = Pairs::new(scenario, scenario.compare.as_ref().unwrap(), cells, 0);
+fn filled(scenario: &Scenario, cells: [Cell; 2], b_ns: f64) -> Evidence {
+    let mut evidence = Pairs::new(scenario, scenario.compare.as_ref().unwrap(), cells, 0, 1).evidence;
     for number in 0..200 {
         let works = [work(PACKETS, 100.0, number), work(PACKETS, b_ns, number + 1_000)];
-        pairs.pairs.push(Pair { block: 0, works });
+        evidence.pairs.push(Pair { block: 0, works });
     }
     for round in 0..20 {
         for (arm, ns) in [100.0, b_ns].into_iter().enumerate() {
             let (long, short) = (work(PACKETS, ns, round), work(PACKETS / 10, ns, round + 2_000));
-            pairs.calibrations[arm].push(MarginalSample { round, long, short });
+            evidence.calibrations[arm].push(MarginalSample { round, long, short });
         }
     }
-    pairs
+    evidence
 }
 
 #[test]
@@ -123,4 +125,27 @@ fn what_differs_by_code_is_made_anew() {
     assert_eq!(makeup("nothing", [BackendKind::Mmsg; 2], None), Makeup::Shared);
     assert_eq!(makeup("flows", [BackendKind::Mmsg; 2], None), Makeup::Rebuilt);
     assert_eq!(makeup("backend", [BackendKind::Inject, BackendKind::AfXdp], None), Makeup::Rebuilt);
+}
+
+#[test]
+fn an_unknown_fixed_cost_that_does_not_cancel_gives_no_answer() {
+    let scenario = scenario("batch");
+    let cells = [cell(BackendKind::Inject, 64), cell(BackendKind::Inject, 16)];
+    let mut evidence = filled(&scenario, cells, 110.0);
+    evidence.calibrations[1].truncate(2);
+    assert_eq!(evidence.answer(None, None).comparison, None);
+}
+
+#[test]
+fn a_look_decides_only_what_holds_in_the_family() {
+    let scenario = scenario("rules");
+    let cells = || [cell(BackendKind::Inject, 64), cell(BackendKind::Inject, 64)];
+    let mut evidence = filled(&scenario, cells(), 110.0);
+    let mut answer = evidence.answer(None, None);
+    assert!(evidence.is_decided(&answer));
+    let found = answer.comparison.as_mut().unwrap();
+    found.p_value = (1.0 - found.confidence) * 0.9;
+    assert!(evidence.is_decided(&answer));
+    evidence.family = 2;
+    assert!(!evidence.is_decided(&answer));
 }

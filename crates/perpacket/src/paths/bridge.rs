@@ -8,8 +8,9 @@ use template::Addresses;
 use linux::nft::Family;
 
 use super::ending::{Ending, RuleCount};
-use super::{About, Path, topology};
+use super::{About, Ends, Path, topology};
 use crate::cell::Cell;
+use crate::scenario::Clock;
 
 #[derive(Debug)]
 pub(crate) struct Bridge;
@@ -19,6 +20,10 @@ impl Path for Bridge {
         &About {
             summary: "switched by a bridge to another port, counted behind it",
             ingresses: super::INTO_THE_STACK,
+            ends: Ends::Stack,
+            on_the_way: &[],
+            crosses: true,
+            clock: Clock::Thread,
             filtered: false,
             needs_bpf: false,
         }

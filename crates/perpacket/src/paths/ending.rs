@@ -5,18 +5,19 @@ use std::net::{IpAddr, SocketAddr};
 
 use anyhow::{Context, Result};
 use lab::Lab;
-use linux::bpf::{Link, Map, Program, ProgramKind, ProgramSpec, XdpMode};
+use linux::bpf::{Link, Program, ProgramKind, ProgramSpec, XdpMode};
 use linux::nft::{Family, NftSocket};
 use linux::udp::{ReceiverSpec, UdpReceiver};
 
 use super::topology::{COUNTER, FIRST_PORT, TABLE};
+use traffic::ProgramSink;
 use traffic::programs::{self, Action};
 
 /// Counts the packets that reached the end of a path.
 pub(crate) trait Terminal {
-    /// Takes delivery of `packets` packets that have just been sent, where that is part of the path (a
-    /// socket is read). Nothing to do elsewhere.
-    fn consume(&mut self, _packets: u64) -> Result<()> {
+    /// Takes delivery of the packets that have just been sent, where that is part of the path (a socket is read).
+    /// Nothing to do elsewhere.
+    fn consume(&mut self) -> Result<()> {
         Ok(())
     }
 
@@ -55,15 +56,15 @@ impl Ending {
     }
 }
 
-/// A program that ended each packet and counted it in a per-CPU map.
+/// A program that ended each packet and counted it.
 pub(crate) struct ProgramCount {
-    map: Map,
+    sink: ProgramSink,
     name: &'static str,
 }
 
 impl Terminal for ProgramCount {
     fn count(&mut self) -> Result<u64> {
-        Ok(self.map.percpu_sum(0)?)
+        Ok(self.sink.received()?)
     }
 
     fn name(&self) -> &'static str {
@@ -88,8 +89,8 @@ pub(crate) fn attach_counter(
     action: Action,
     name: &'static str,
 ) -> Result<(ProgramCount, Link)> {
-    let map = Map::percpu_array(8, 1)?;
-    let insns = programs::counter(action, map.fd())?;
+    let sink = ProgramSink::new()?;
+    let insns = programs::counter(action, sink.map_fd())?;
     let kind = match hook {
         Hook::Xdp => ProgramKind::Xdp,
         Hook::Tcx => ProgramKind::SchedCls,
@@ -105,7 +106,7 @@ pub(crate) fn attach_counter(
             Hook::Tcx => Link::attach_tcx_ingress(&program, ifindex),
         })?
         .with_context(|| format!("attach the counting program to {device} in {role}"))?;
-    Ok((ProgramCount { map, name }, link))
+    Ok((ProgramCount { sink, name }, link))
 }
 
 /// A rule of the packet filter that counts each packet into the named counter of its table.
@@ -178,7 +179,7 @@ impl SocketCount {
 }
 
 impl Terminal for SocketCount {
-    fn consume(&mut self, _packets: u64) -> Result<()> {
+    fn consume(&mut self) -> Result<()> {
         self.drain()
     }
 

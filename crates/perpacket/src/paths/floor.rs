@@ -2,12 +2,12 @@
 //! which every injected path contains.
 
 use anyhow::Result;
-use lab::{Lab, Plan};
-use template::Addresses;
+use lab::Lab;
 
 use super::ending::Ending;
-use super::{About, Path, topology};
+use super::{About, Ends, Path};
 use crate::cell::Cell;
+use crate::scenario::Clock;
 use traffic::BackendKind;
 
 #[derive(Debug)]
@@ -18,15 +18,13 @@ impl Path for Floor {
         &About {
             summary: "injected and dropped at once: the cost of injecting",
             ingresses: &[BackendKind::Inject],
+            ends: Ends::Injector,
+            on_the_way: &[],
+            crosses: false,
+            clock: Clock::Thread,
             filtered: false,
             needs_bpf: true,
         }
-    }
-
-    fn plan(&self, _cell: &Cell, _plan: &mut Plan) {}
-
-    fn addresses(&self) -> ([u8; 6], Addresses) {
-        (topology::MAC_IN0, topology::to_this_host())
     }
 
     fn open(&self, _lab: &Lab, _cell: &Cell) -> Result<Ending> {

@@ -8,8 +8,9 @@ use template::Addresses;
 use linux::nft::Family;
 
 use super::ending::{Ending, RuleCount};
-use super::{About, Path, topology};
+use super::{About, Ends, Path, topology};
 use crate::cell::Cell;
+use crate::scenario::Clock;
 
 #[derive(Debug)]
 pub(crate) struct Forward;
@@ -19,6 +20,10 @@ impl Path for Forward {
         &About {
             summary: "routed to a next hop, counted there",
             ingresses: super::INTO_THE_STACK,
+            ends: Ends::Stack,
+            on_the_way: &[],
+            crosses: true,
+            clock: Clock::Thread,
             filtered: true,
             needs_bpf: false,
         }
@@ -47,6 +52,10 @@ impl Path for Forward6 {
         &About {
             summary: "routed to a next hop over IPv6, counted there",
             ingresses: super::INTO_THE_STACK,
+            ends: Ends::Stack,
+            on_the_way: &[],
+            crosses: true,
+            clock: Clock::Thread,
             filtered: true,
             needs_bpf: false,
         }

@@ -24,20 +24,24 @@ use template::{Addresses, UdpFrame};
 use traffic::BackendKind;
 
 use crate::cell::{Cell, PathName};
+use crate::scenario::Clock;
 
 pub(crate) use ending::Ending;
-pub(crate) use topology::{FAR, GEN, INGRESS, INGRESS_PEER, SYS};
+pub(crate) use topology::{FAR, GEN, INGRESS, INGRESS_PEER, SYS, peer};
 
 /// A path through the kernel.
 pub(crate) trait Path: fmt::Debug + Sync {
     /// What it is, as data.
     fn about(&self) -> &'static About;
 
-    /// Adds to the plan what this path needs beside the common topology.
-    fn plan(&self, cell: &Cell, plan: &mut Plan);
+    /// Adds to the plan what this path needs beside the common topology; nothing where it does not say.
+    fn plan(&self, _cell: &Cell, _plan: &mut Plan) {}
 
-    /// The Ethernet destination and the addresses that take a frame along this path.
-    fn addresses(&self) -> ([u8; 6], Addresses);
+    /// The Ethernet destination and the addresses that take a frame along this path; to the system under test itself
+    /// where it does not say.
+    fn addresses(&self) -> ([u8; 6], Addresses) {
+        (topology::MAC_IN0, topology::to_this_host())
+    }
 
     /// Attaches what ends and counts the packets. Called when the lab stands.
     fn open(&self, lab: &Lab, cell: &Cell) -> Result<Ending>;
@@ -64,11 +68,54 @@ pub(crate) struct About {
     pub(crate) summary: &'static str,
     /// The ways in that are valid for it, best first.
     pub(crate) ingresses: &'static [BackendKind],
+    /// How far its packets get.
+    pub(crate) ends: Ends,
+    /// Counters that every packet of this path raises on its way, by the role of their namespace: none of them tells of a
+    /// loss here, although it does on other paths.
+    pub(crate) on_the_way: &'static [(&'static str, &'static str)],
+    /// Whether its packets, or the answers to them, leave over a veth pair and are received once more at its other end: in
+    /// a softirq of the sending CPU.
+    pub(crate) crosses: bool,
+    /// The least clock that sees its whole cost, as long as no setting moves work to another CPU. `machine` always does.
+    pub(crate) clock: Clock,
     /// Whether its packets pass the packet filter, so that rules cost something.
     pub(crate) filtered: bool,
     /// Whether it needs BPF programs of its own, whatever the way in.
     pub(crate) needs_bpf: bool,
 }
+
+/// How far packets get before they end, and so what they never meet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Ends {
+    /// Nowhere: the program that makes them ends them.
+    Injector,
+    /// In an XDP program of the driver: no GRO, no steering, no packet filter.
+    Driver,
+    /// In the stack, or behind it.
+    Stack,
+}
+
+impl fmt::Display for About {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ways: Vec<String> = self.ingresses.iter().map(ToString::to_string).collect();
+        let clock = match self.clock {
+            Clock::Thread => "thread or machine",
+            Clock::Machine => "machine",
+        };
+        write!(f, "{}; by {}; clock {clock}", self.summary, ways.join(", "))
+    }
+}
+
+impl About {
+    /// Whether a part of this path's work is done in softirqs when packets get in by `kind`: all that a veth receives. With
+    /// CONFIG_IRQ_TIME_ACCOUNTING that part is in no thread's time.
+    pub(crate) fn works_in_softirq(&self, kind: BackendKind) -> bool {
+        self.crosses || (kind != BackendKind::Inject && self.ends != Ends::Injector)
+    }
+}
+
+/// What an XDP program dropped, as veth's driver counts it for each queue (drivers/net/veth.c, 6.18), without the queue.
+pub(crate) const XDP_DROPS: &str = "xdp_drops";
 
 /// The ways in by a device, best first.
 const BY_DEVICE: [BackendKind; 3] = [BackendKind::Mmsg, BackendKind::TxRing, BackendKind::AfXdp];
@@ -89,6 +136,20 @@ pub(crate) fn lay(cell: &Cell) -> Result<Plan> {
     Ok(plan)
 }
 
+/// Where packets of a cell come into the system under test, and how its device takes them: a veth into its driver's NAPI
+/// where it has GRO or an XDP program, else by `netif_rx` (drivers/net/veth.c, 6.18). None where they end before.
+pub(crate) fn ingress(cell: &Cell) -> Option<String> {
+    let ends = of(cell.path).about().ends;
+    match cell.setting.backend? {
+        _ if ends == Ends::Injector => None,
+        BackendKind::Inject => Some(format!("netif_receive_skb_list of {INGRESS}")),
+        _ if cell.setting.gro || ends == Ends::Driver => {
+            Some(format!("veth {INGRESS_PEER} to {INGRESS}, napi"))
+        }
+        _ => Some(format!("veth {INGRESS_PEER} to {INGRESS}, netif_rx")),
+    }
+}
+
 /// The path of this name.
 pub(crate) fn of(name: PathName) -> &'static dyn Path {
     match name {
@@ -102,5 +163,45 @@ pub(crate) fn of(name: PathName) -> &'static dyn Path {
         PathName::Bridge => &bridge::Bridge,
         PathName::Udp => &udp::Udp,
         PathName::UdpNoport => &udp_noport::UdpNoport,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cell::Setting;
+
+    #[test]
+    fn where_packets_come_in_follows_from_the_way_in_and_the_receiving_end() {
+        let of = |path, backend, gro| {
+            ingress(&Cell {
+                path,
+                frame_bytes: 64,
+                setting: Setting { backend: Some(backend), gro, ..Setting::default() },
+            })
+        };
+        let text = |text: &str| Some(text.to_owned());
+        assert_eq!(of(PathName::Floor, BackendKind::Inject, false), None);
+        assert_eq!(
+            of(PathName::RawDrop, BackendKind::Inject, false),
+            text("netif_receive_skb_list of in0")
+        );
+        assert_eq!(of(PathName::RawDrop, BackendKind::Mmsg, false), text("veth g0 to in0, netif_rx"));
+        assert_eq!(of(PathName::RawDrop, BackendKind::Mmsg, true), text("veth g0 to in0, napi"));
+        assert_eq!(of(PathName::XdpDrop, BackendKind::AfXdp, false), text("veth g0 to in0, napi"));
+    }
+
+    #[test]
+    fn what_a_veth_receives_is_worked_on_in_softirqs() {
+        let in_softirq = |path, kind| super::of(path).about().works_in_softirq(kind);
+        for path in [PathName::Floor, PathName::TcDrop, PathName::RawDrop, PathName::Udp] {
+            assert!(!in_softirq(path, BackendKind::Inject), "{path}");
+        }
+        for path in [PathName::Forward, PathName::Forward6, PathName::Bridge, PathName::UdpNoport] {
+            assert!(in_softirq(path, BackendKind::Inject), "{path}");
+        }
+        for path in PathName::ALL.into_iter().filter(|&path| path != PathName::Floor) {
+            assert!(in_softirq(path, BackendKind::Mmsg), "{path}");
+        }
     }
 }

@@ -3,13 +3,13 @@
 
 use anyhow::Result;
 use lab::{Lab, Plan};
-use template::Addresses;
 
 use linux::nft::Family;
 
 use super::ending::{Ending, RuleCount};
-use super::{About, Path, topology};
+use super::{About, Ends, Path, topology};
 use crate::cell::Cell;
+use crate::scenario::Clock;
 
 #[derive(Debug)]
 pub(crate) struct RawDrop;
@@ -19,6 +19,10 @@ impl Path for RawDrop {
         &About {
             summary: "a packet-filter rule at prerouting, priority raw, drops",
             ingresses: super::INTO_THE_STACK,
+            ends: Ends::Stack,
+            on_the_way: &[],
+            crosses: false,
+            clock: Clock::Thread,
             filtered: true,
             needs_bpf: false,
         }
@@ -26,10 +30,6 @@ impl Path for RawDrop {
 
     fn plan(&self, cell: &Cell, plan: &mut Plan) {
         topology::raw_drop_rules(plan, cell.setting.rules);
-    }
-
-    fn addresses(&self) -> ([u8; 6], Addresses) {
-        (topology::MAC_IN0, topology::to_this_host())
     }
 
     fn open(&self, lab: &Lab, _cell: &Cell) -> Result<Ending> {

@@ -1,13 +1,13 @@
 //! `tc-drop`: a program at the tc ingress hook (tcx) counts the skb and drops it, before any protocol sees it.
 
 use anyhow::Result;
-use lab::{Lab, Plan};
-use template::Addresses;
+use lab::Lab;
 use traffic::programs::Action;
 
 use super::ending::{Ending, Hook, attach_counter};
-use super::{About, Path, topology};
+use super::{About, Ends, Path, topology};
 use crate::cell::Cell;
+use crate::scenario::Clock;
 
 #[derive(Debug)]
 pub(crate) struct TcDrop;
@@ -17,15 +17,13 @@ impl Path for TcDrop {
         &About {
             summary: "a program at the tc ingress hook drops",
             ingresses: super::INTO_THE_STACK,
+            ends: Ends::Stack,
+            on_the_way: &[],
+            crosses: false,
+            clock: Clock::Thread,
             filtered: false,
             needs_bpf: true,
         }
-    }
-
-    fn plan(&self, _cell: &Cell, _plan: &mut Plan) {}
-
-    fn addresses(&self) -> ([u8; 6], Addresses) {
-        (topology::MAC_IN0, topology::to_this_host())
     }
 
     fn open(&self, lab: &Lab, _cell: &Cell) -> Result<Ending> {

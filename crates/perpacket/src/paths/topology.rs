@@ -34,6 +34,16 @@ const EGRESS: &str = "out0";
 /// The next hop's device.
 pub(crate) const EGRESS_PEER: &str = "f0";
 
+/// The other end of a device's pair.
+pub(crate) fn peer(device: &str) -> Option<&'static str> {
+    let pairs = [(INGRESS_PEER, INGRESS), (EGRESS, EGRESS_PEER)];
+    pairs.into_iter().find_map(|(one, other)| match device {
+        _ if device == one => Some(other),
+        _ if device == other => Some(one),
+        _ => None,
+    })
+}
+
 pub(crate) const MAC_G0: [u8; 6] = [2, 0, 0, 0, 1, 1];
 pub(crate) const MAC_IN0: [u8; 6] = [2, 0, 0, 0, 1, 2];
 const MAC_OUT0: [u8; 6] = [2, 0, 0, 0, 2, 1];

@@ -3,13 +3,13 @@
 
 use anyhow::Result;
 use lab::{Lab, Plan};
-use template::Addresses;
 
 use linux::nft::Family;
 
 use super::ending::{Ending, SocketCount};
-use super::{About, Path, topology};
+use super::{About, Ends, Path, topology};
 use crate::cell::Cell;
+use crate::scenario::Clock;
 
 #[derive(Debug)]
 pub(crate) struct Udp;
@@ -19,6 +19,10 @@ impl Path for Udp {
         &About {
             summary: "delivered to a UDP socket and read from it by the same thread",
             ingresses: super::INTO_THE_STACK,
+            ends: Ends::Stack,
+            on_the_way: &[],
+            crosses: false,
+            clock: Clock::Thread,
             filtered: true,
             needs_bpf: false,
         }
@@ -26,10 +30,6 @@ impl Path for Udp {
 
     fn plan(&self, cell: &Cell, plan: &mut Plan) {
         topology::filler_rules(plan, Family::Ip, cell.setting.rules);
-    }
-
-    fn addresses(&self) -> ([u8; 6], Addresses) {
-        (topology::MAC_IN0, topology::to_this_host())
     }
 
     fn open(&self, lab: &Lab, cell: &Cell) -> Result<Ending> {

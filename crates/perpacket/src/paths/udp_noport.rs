@@ -3,13 +3,13 @@
 
 use anyhow::Result;
 use lab::{Lab, Plan};
-use template::Addresses;
 
 use linux::nft::Family;
 
 use super::ending::{Ending, RuleCount};
-use super::{About, Path, topology};
+use super::{About, Ends, Path, topology};
 use crate::cell::Cell;
+use crate::scenario::Clock;
 
 #[derive(Debug)]
 pub(crate) struct UdpNoport;
@@ -19,6 +19,10 @@ impl Path for UdpNoport {
         &About {
             summary: "to a closed UDP port, the ICMP answer counted at the sender",
             ingresses: super::INTO_THE_STACK,
+            ends: Ends::Stack,
+            on_the_way: &[(topology::SYS, "Udp.NoPorts")],
+            crosses: true,
+            clock: Clock::Thread,
             filtered: true,
             needs_bpf: false,
         }
@@ -28,10 +32,6 @@ impl Path for UdpNoport {
         topology::unlimited_icmp(plan);
         topology::filler_rules(plan, Family::Ip, cell.setting.rules);
         topology::count_and_drop(plan, topology::GEN, topology::INGRESS_PEER);
-    }
-
-    fn addresses(&self) -> ([u8; 6], Addresses) {
-        (topology::MAC_IN0, topology::to_this_host())
     }
 
     fn open(&self, lab: &Lab, _cell: &Cell) -> Result<Ending> {

@@ -1,13 +1,13 @@
 //! `xdp-drop`: a native XDP program on the receiving veth counts the frame and drops it, before there is an skb.
 
 use anyhow::Result;
-use lab::{Lab, Plan};
-use template::Addresses;
+use lab::Lab;
 use traffic::programs::Action;
 
 use super::ending::{Ending, Hook, attach_counter};
-use super::{About, Path, topology};
+use super::{About, Ends, Path, XDP_DROPS, topology};
 use crate::cell::Cell;
+use crate::scenario::Clock;
 
 #[derive(Debug)]
 pub(crate) struct XdpDrop;
@@ -17,15 +17,13 @@ impl Path for XdpDrop {
         &About {
             summary: "a native XDP program on the receiving veth drops",
             ingresses: super::INTO_THE_DRIVER,
+            ends: Ends::Driver,
+            on_the_way: &[(topology::SYS, XDP_DROPS)],
+            crosses: false,
+            clock: Clock::Thread,
             filtered: false,
             needs_bpf: true,
         }
-    }
-
-    fn plan(&self, _cell: &Cell, _plan: &mut Plan) {}
-
-    fn addresses(&self) -> ([u8; 6], Addresses) {
-        (topology::MAC_IN0, topology::to_this_host())
     }
 
     fn open(&self, lab: &Lab, _cell: &Cell) -> Result<Ending> {

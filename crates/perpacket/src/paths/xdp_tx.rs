@@ -2,13 +2,13 @@
 //! one counts and drops it. Both programs are in the figure.
 
 use anyhow::Result;
-use lab::{Lab, Plan};
-use template::Addresses;
+use lab::Lab;
 use traffic::programs::Action;
 
 use super::ending::{Ending, Hook, attach_counter};
-use super::{About, Path, topology};
+use super::{About, Ends, Path, XDP_DROPS, topology};
 use crate::cell::Cell;
+use crate::scenario::Clock;
 
 #[derive(Debug)]
 pub(crate) struct XdpTx;
@@ -18,15 +18,13 @@ impl Path for XdpTx {
         &About {
             summary: "a native XDP program sends back, counted where it came from",
             ingresses: super::INTO_THE_DRIVER,
+            ends: Ends::Driver,
+            on_the_way: &[(topology::GEN, XDP_DROPS)],
+            crosses: false,
+            clock: Clock::Thread,
             filtered: false,
             needs_bpf: true,
         }
-    }
-
-    fn plan(&self, _cell: &Cell, _plan: &mut Plan) {}
-
-    fn addresses(&self) -> ([u8; 6], Addresses) {
-        (topology::MAC_IN0, topology::to_this_host())
     }
 
     fn open(&self, lab: &Lab, _cell: &Cell) -> Result<Ending> {

@@ -1,5 +1,6 @@
 //! From results to text: the only place that prints.
 
+mod costs;
 mod file;
 mod numbers;
 mod opening;
@@ -12,9 +13,10 @@ use std::process::ExitCode;
 use anyhow::{Context, Result};
 use serde::Serialize;
 
+pub(crate) use costs::{CellResult, cost_table, counters_text};
 pub(crate) use file::OutputFile;
 pub(crate) use opening::{opening, warning_line};
-pub(crate) use tables::{comparison_table, cost_table, counters_text, ledger_text};
+pub(crate) use tables::{comparison_table, ledger_text};
 
 /// How a command ended, and so the process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -79,6 +81,11 @@ pub(crate) fn write_stdout(text: &str) -> Result<()> {
 /// Writes to standard error. Where that fails there is nobody left to tell.
 pub(crate) fn write_stderr(text: &str) {
     drop(io::stderr().lock().write_all(text.as_bytes()));
+}
+
+/// Whether standard output is for people to read: no JSON goes there.
+pub(crate) fn prints_text(json: Option<&Path>) -> bool {
+    json.is_none_or(|file| file.as_os_str() != "-")
 }
 
 /// Writes a value as JSON to a file, or to standard output for `-`.

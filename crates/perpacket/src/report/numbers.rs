@@ -31,6 +31,12 @@ pub(crate) fn thousands(value: u64) -> String {
     out
 }
 
+/// A number with its sign in front of groups of three.
+pub(crate) fn signed(value: i64) -> String {
+    let sign = if value < 0 { "−" } else { "" };
+    format!("{sign}{}", thousands(value.unsigned_abs()))
+}
+
 fn decimals(half_width: Option<f64>) -> usize {
     match half_width {
         Some(width) if width >= 10.0 => 0,

@@ -3,6 +3,7 @@
 use anyhow::Result;
 use measure::record::{Head, Warning};
 
+use crate::cell::Factor;
 use crate::scenario::{Clock, Job, Scenario};
 
 /// A line on the machine and one on the scenario; the whole scenario with `verbose`.
@@ -40,12 +41,19 @@ fn in_a_line(scenario: &Scenario) -> String {
         Clock::Thread => "thread CPU time",
         Clock::Machine => "busy time of all CPUs",
     };
-    format!(
+    let mut line = format!(
         "{job} {}, frames of {} bytes, slices of {} packets, {clock}, at most {:.0} s, seed {}",
         paths.join(" "),
         frames.join(" and "),
         m.packets,
         m.time_s,
         m.seed
-    )
+    );
+    if let Some(compare) = scenario.compare.as_ref().filter(|compare| compare.vary != Factor::Nothing) {
+        line += &format!(", {}: {} against {}", compare.vary.name(), compare.a, compare.b);
+    }
+    for (name, value) in scenario.setting.changed() {
+        line += &format!(", {name} {value}");
+    }
+    line
 }

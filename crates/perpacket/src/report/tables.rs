@@ -2,87 +2,19 @@
 
 use comfy_table::{Cell as TableCell, CellAlignment, Table, presets};
 use measure::ledger::Ledger;
-use measure::record::CostRow;
 use measure::verdict::Verdict;
-use measure::wire;
 
-use super::numbers::{bounds, ns, percent, thousands};
+use super::numbers::{ns, percent, signed, thousands};
 use crate::cell::{Cell, Factor};
 use crate::pairs::Answer;
 use crate::scenario::Compare;
 
-/// Line rates that a cost is held against, in bit/s.
-const LINES: [(&str, f64); 4] = [("10G", 10e9), ("25G", 25e9), ("40G", 40e9), ("100G", 100e9)];
-
-/// What every cell costs, one row each.
-pub(crate) fn cost_table(rows: &[CostRow], cells: &[Cell], ledgers: &[Ledger]) -> String {
+/// A comparison: one row a path.
+pub(crate) fn comparison_table(answers: &[([Cell; 2], Answer)], compare: &Compare) -> String {
     let mut table = plain(&[
         "path",
         "frame",
         "via",
-        "ns/packet",
-        "95 % interval",
-        "rounds 10–90 %",
-        "over floor",
-        "Mpps",
-    ]);
-    let mut header: Vec<String> = header_of(&table);
-    header.extend(LINES.iter().map(|(name, _)| (*name).to_owned()));
-    header.push("unaccounted".into());
-    table.set_header(header);
-    for row in rows {
-        let cell = &cells[usize::from(row.variant)];
-        let cost = &row.cost;
-        let half_width = cost.interval.map(|interval| interval.half_width());
-        let mut line = vec![
-            cell.path.to_string(),
-            cell.frame_bytes.to_string(),
-            cell.setting.backend.map_or(String::new(), |kind| kind.to_string()),
-            ns(cost.ns, half_width),
-            cost.interval.map_or("too few rounds".into(), |interval| bounds(&interval)),
-            format!("{} – {}", ns(cost.round_low_ns, half_width), ns(cost.round_high_ns, half_width)),
-            row.over_floor.map_or("–".into(), |over| ns(over.ns, over.interval.map(|i| i.half_width()))),
-            format!("{:.2}", row.pps() / 1e6),
-        ];
-        line.extend(LINES.iter().map(|(_, bit_per_s)| {
-            format!("{:.0} %", 100.0 * row.pps() / wire::line_rate_pps(*bit_per_s, cell.frame_bytes))
-        }));
-        line.push(ledgers.get(usize::from(row.variant)).map_or("–".into(), unaccounted));
-        table.add_row(line);
-    }
-    align_right(&mut table, 3);
-    format!("{table}\n")
-}
-
-/// Counters divided by packets, one line a cell; what this machine does not count is named.
-pub(crate) fn counters_text(rows: &[CostRow], cells: &[Cell]) -> String {
-    let mut text = String::from("counters per packet\n");
-    for row in rows {
-        let cell = &cells[usize::from(row.variant)];
-        let known = row
-            .counters_per_packet
-            .iter()
-            .filter_map(|(name, value)| Some(format!("{name} {:.4}", (*value)?)));
-        text += &format!("  {} {}: {}\n", cell.path, cell.frame_bytes, known.collect::<Vec<_>>().join(", "));
-    }
-    let missing = |row: &CostRow| -> Vec<String> {
-        row.counters_per_packet
-            .iter()
-            .filter(|(_, value)| value.is_none())
-            .map(|(name, _)| name.clone())
-            .collect()
-    };
-    if let Some(missing) = rows.first().map(missing).filter(|missing| !missing.is_empty()) {
-        text += &format!("  not counted on this machine: {}\n", missing.join(", "));
-    }
-    text
-}
-
-/// A comparison: one row a path.
-pub(crate) fn comparison_table(answers: &[(Cell, Answer)], compare: &Compare) -> String {
-    let mut table = plain(&[
-        "path",
-        "frame",
         "A ns",
         "B ns",
         "B − A ns",
@@ -92,8 +24,9 @@ pub(crate) fn comparison_table(answers: &[(Cell, Answer)], compare: &Compare) ->
         "pairs",
         "verdict",
     ]);
-    for (cell, answer) in answers {
-        let mut line = vec![cell.path.to_string(), cell.frame_bytes.to_string()];
+    for ([a, b], answer) in answers {
+        let via = |cell: &Cell| cell.setting.backend.map_or(String::new(), |kind| kind.to_string());
+        let mut line = vec![a.path.to_string(), both(a.frame_bytes, b.frame_bytes), both(via(a), via(b))];
         match &answer.comparison {
             Some(c) => line.extend([
                 ns(c.a_ns, Some(c.difference_interval.half_width())),
@@ -109,10 +42,10 @@ pub(crate) fn comparison_table(answers: &[(Cell, Answer)], compare: &Compare) ->
         line.push(verdict(&answer.verdict));
         table.add_row(line);
     }
-    align_right(&mut table, 2);
+    align_right(&mut table, 3);
     let mut text = format!("{}\n{table}\n", varied(compare));
-    for (cell, answer) in answers {
-        text += &format!("{}: {}", cell.path, answer.stopped);
+    for ([a, _], answer) in answers {
+        text += &format!("{}: {}", a.path, answer.stopped);
         match &answer.comparison {
             Some(c) => {
                 text += &format!(
@@ -151,27 +84,11 @@ pub(crate) fn ledger_text(book: &Ledger) -> String {
     for drop in &book.drops {
         line(drop.packets, &format!("dropped: {} ({})", drop.reason, drop.counter));
     }
-    for count in &book.background {
-        line(count.packets, &format!("background, not counted: {}", count.seen_by));
-    }
     text.push_str(&format!("  {:>16}  unaccounted for\n", signed(book.unaccounted())));
     for note in &book.notes {
         text.push_str(&format!("  {note}\n"));
     }
     text
-}
-
-fn unaccounted(book: &Ledger) -> String {
-    let sent = book.sent.packets as f64;
-    let lost = book.dropped_packets();
-    let lost = if lost > 0 { format!(" ({} dropped)", thousands(lost)) } else { String::new() };
-    format!("{} of {:.1}M{lost}", signed(book.unaccounted()), sent / 1e6)
-}
-
-/// Packets that are missing; negative where more were counted than sent.
-fn signed(packets: i64) -> String {
-    let sign = if packets < 0 { "−" } else { "" };
-    format!("{sign}{}", thousands(packets.unsigned_abs()))
 }
 
 fn varied(compare: &Compare) -> String {
@@ -180,6 +97,11 @@ fn varied(compare: &Compare) -> String {
         Factor::Command => format!("A: `{}`   B: `{}`", compare.a, compare.b),
         factor => format!("A: {0} = {1}   B: {0} = {2}", factor.name(), compare.a, compare.b),
     }
+}
+
+/// A value, or both where they differ.
+fn both<T: PartialEq + ToString>(a: T, b: T) -> String {
+    if a == b { a.to_string() } else { format!("{} / {}", a.to_string(), b.to_string()) }
 }
 
 fn verdict(verdict: &Verdict) -> String {
@@ -194,18 +116,20 @@ fn verdict(verdict: &Verdict) -> String {
     }
 }
 
-fn plain(header: &[&str]) -> Table {
+/// A table without lines.
+pub(super) fn plain(header: &[&str]) -> Table {
     let mut table = Table::new();
     table.load_style(presets::NOTHING).set_header(header);
     table
 }
 
-fn header_of(table: &Table) -> Vec<String> {
+/// The titles of a table's columns.
+pub(super) fn header_of(table: &Table) -> Vec<String> {
     table.header().map(|row| row.cell_iter().map(TableCell::content).collect()).unwrap_or_default()
 }
 
 /// Aligns all columns from the given one on to the right.
-fn align_right(table: &mut Table, from: usize) {
+pub(super) fn align_right(table: &mut Table, from: usize) {
     for column in table.column_iter_mut().skip(from) {
         column.set_cell_alignment(CellAlignment::Right);
     }

@@ -1,0 +1,176 @@
+//! The labs of a comparison: what A and B share, and what is made anew for the next block.
+
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, ensure};
+use traffic::programs::PADDING;
+
+use crate::cell::{Cell, Factor};
+use crate::paths::SYS;
+use crate::rig::{Code, Rig, Shape, Timed};
+use crate::rounds::stretched;
+use crate::scenario::{Clock, Compare, Scenario};
+use crate::session::Session;
+
+/// What A and B have in common, and what a new block makes anew.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Makeup {
+    /// Everything: lab, program and numbers, or nothing that a program could tell. Nothing is made anew.
+    Shared,
+    /// Lab and program: they differ by numbers, and what these cost depends on where the program lies. It is loaded
+    /// anew.
+    Refreshed,
+    /// The lab. Each has a sending program of its own, loaded anew.
+    Reloaded,
+    /// Nothing. Labs and programs are made anew.
+    Rebuilt,
+}
+
+impl Makeup {
+    pub(super) fn of(compare: &Compare, [a, b]: &[Cell; 2]) -> Self {
+        let kind = a.setting.backend;
+        let tunable = kind == b.setting.backend && kind.is_some_and(|kind| Rig::tunable(kind, compare.vary));
+        match compare.reload_pairs {
+            None if tunable && matches!(compare.vary, Factor::Spin | Factor::Flows) => Self::Refreshed,
+            None if tunable => Self::Shared,
+            Some(_) if tunable && compare.vary != Factor::Command && kind.is_some_and(Rig::has_program) => {
+                Self::Reloaded
+            }
+            _ => Self::Rebuilt,
+        }
+    }
+}
+
+/// The labs that are standing now.
+pub(super) struct Stage {
+    /// One that both variants share, or one each.
+    pub(super) rigs: Vec<Rig>,
+    cells: [Cell; 2],
+    commands: Option<[String; 2]>,
+    last: Option<usize>,
+}
+
+impl Stage {
+    /// Builds the labs, in random order where there are two.
+    pub(super) fn build(
+        makeup: Makeup,
+        cells: &[Cell; 2],
+        scenario: &Scenario,
+        compare: &Compare,
+        session: &mut Session<'_>,
+    ) -> Result<Self> {
+        let clock = scenario.measurement.clock;
+        let burdened = compare.vary == Factor::Spin || scenario.setting.spin > 0;
+        let build = |cell: &Cell, session: &mut Session<'_>| {
+            let padding = if makeup == Makeup::Shared { None } else { padding(session) };
+            Rig::build(cell, clock, Code { burdened, padding })
+        };
+        let commands = (compare.vary == Factor::Command).then(|| [compare.a.clone(), compare.b.clone()]);
+        if makeup != Makeup::Rebuilt {
+            let rig = build(wider(cells), session)?;
+            return Ok(Self { rigs: vec![rig], cells: cells.clone(), commands, last: None });
+        }
+        let a_first = session.order.pair_order();
+        let mut rigs = Vec::new();
+        for arm in if a_first { [0, 1] } else { [1, 0] } {
+            rigs.push(build(&cells[arm], session)?);
+        }
+        if !a_first {
+            rigs.reverse();
+        }
+        for (rig, command) in rigs.iter().zip(commands.iter().flatten()) {
+            run_inside(rig, command)?;
+        }
+        Ok(Self { rigs, cells: cells.clone(), commands: None, last: None })
+    }
+
+    /// Variants that have a lab of their own.
+    pub(super) fn arms(&self) -> usize {
+        self.rigs.len()
+    }
+
+    /// The shapes of A's and B's slices.
+    pub(super) fn shapes(&mut self, scenario: &Scenario) -> Result<[Shape; 2]> {
+        let mut shapes = [0, 1].map(|arm| self.rigs[self.at(arm)].shape(scenario.measurement.packets));
+        if scenario.measurement.clock == Clock::Machine {
+            for (arm, shape) in shapes.iter_mut().enumerate() {
+                let pilot = self.slice(arm, *shape)?;
+                *shape = stretched(&self.rigs[self.at(arm)], pilot);
+            }
+        }
+        Ok(shapes)
+    }
+
+    /// The sending program of both, loaded anew.
+    pub(super) fn refresh(&mut self, session: &mut Session<'_>) -> Result<()> {
+        self.last = None;
+        self.rigs[0].refresh(padding(session))
+    }
+
+    /// A sending program of its own for each variant, loaded in random order.
+    pub(super) fn reload(&mut self, session: &mut Session<'_>) -> Result<()> {
+        self.last = None;
+        let paddings = [padding(session), padding(session)];
+        self.rigs[0].reload(&self.cells, session.order.pair_order(), paddings)
+    }
+
+    /// A slice of one variant, after what makes the lab that variant.
+    pub(super) fn slice(&mut self, arm: usize, shape: Shape) -> Result<Timed> {
+        self.become_variant(arm, shape)?;
+        let at = self.at(arm);
+        self.rigs[at].slice(shape)
+    }
+
+    /// Makes the lab this variant, where the last slice was of the other one.
+    pub(super) fn become_variant(&mut self, arm: usize, shape: Shape) -> Result<()> {
+        if self.last.replace(arm) == Some(arm) {
+            return Ok(());
+        }
+        let at = self.at(arm);
+        let rig = &mut self.rigs[at];
+        if let Some(commands) = &self.commands {
+            run_inside(rig, &commands[arm])?;
+            rig.slice(shape)?; // thrown away: the command has used the caches
+        } else {
+            rig.select(arm);
+            rig.tune(&self.cells[arm].setting);
+        }
+        Ok(())
+    }
+
+    /// The lab of a variant.
+    fn at(&self, arm: usize) -> usize {
+        arm.min(self.rigs.len() - 1)
+    }
+}
+
+/// The cell whose lab takes the packets of both: the one with more flows has a socket for each.
+fn wider([a, b]: &[Cell; 2]) -> &Cell {
+    if b.setting.flows > a.setting.flows { b } else { a }
+}
+
+/// Another place in memory for a program.
+fn padding(session: &mut Session<'_>) -> Option<u8> {
+    Some(session.order.below(u64::from(PADDING) + 1) as u8)
+}
+
+/// Runs a command in the network namespace of the system under test. In a process group of its own, so that Ctrl-C ends
+/// the measurement and not the command.
+fn run_inside(rig: &Rig, command: &str) -> Result<()> {
+    rig.lab().netns(SYS).enter()?;
+    let done = Command::new("sh")
+        .args(["-c", command])
+        .process_group(0)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .output()
+        .with_context(|| format!("run `{command}` inside the system under test"))?;
+    ensure!(
+        done.status.success(),
+        "`{command}` inside the system under test ended with {}: {}",
+        done.status,
+        String::from_utf8_lossy(&done.stderr).trim()
+    );
+    Ok(())
+}
