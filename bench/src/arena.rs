@@ -10,8 +10,6 @@ use template::{Addresses, CheckedFrame, UdpFrame};
 use traffic::ProgramSink;
 use traffic::programs::{self, Action};
 
-use crate::sender::{Sender, Usage};
-
 /// Role of the namespace that sends, and its device.
 const NEAR: (&str, &str) = ("gen", "g0");
 /// Role of the namespace that receives, and its device.
@@ -75,11 +73,13 @@ impl Arena {
         NEAR.1
     }
 
-    /// Sends, and counts what arrived.
-    pub(crate) fn run(&mut self, sender: &mut Sender, packets: u64) -> Result<Usage> {
-        let before = self.sink.received()?;
-        let mut usage = sender.send(packets).with_context(|| format!("send by {}", sender.name()))?;
-        usage.received = self.sink.wait_until(before + packets, ARRIVAL)? - before;
-        Ok(usage)
+    /// Frames counted so far.
+    pub(crate) fn received(&mut self) -> Result<u64> {
+        Ok(self.sink.received()?)
+    }
+
+    /// Frames counted once `expected` are there, or no more come.
+    pub(crate) fn received_of(&mut self, expected: u64) -> Result<u64> {
+        Ok(self.sink.wait_until(expected, ARRIVAL)?)
     }
 }

@@ -102,8 +102,8 @@ fn run(args: &Args) -> Result<bool> {
 fn both(sender: &mut Sender, arena: &mut Arena, packets: u64, long_first: bool) -> Result<[Usage; 2]> {
     let short = packets / 9;
     let (first, second) = if long_first { (packets, short) } else { (short, packets) };
-    let first = arena.run(sender, first)?;
-    let second = arena.run(sender, second)?;
+    let first = sender.run(arena, first)?;
+    let second = sender.run(arena, second)?;
     Ok(if long_first { [first, second] } else { [second, first] })
 }
 

@@ -50,6 +50,14 @@ pub(crate) struct Usage {
 }
 
 impl Sender {
+    /// Sends, and counts what arrived.
+    pub(crate) fn run(&mut self, arena: &mut Arena, packets: u64) -> Result<Usage> {
+        let before = arena.received()?;
+        let mut usage = self.send(packets).with_context(|| format!("send by {}", self.name()))?;
+        usage.received = arena.received_of(before + packets)? - before;
+        Ok(usage)
+    }
+
     /// All of them. The calling thread is in the namespace that they send from.
     pub(crate) fn all(arena: &Arena) -> Result<Vec<Self>> {
         let ifindex = arena.ifindex();

@@ -8,10 +8,7 @@ use traffic::{Ability, BackendKind};
 use crate::cell::{Cell, Factor, Setting};
 use crate::environment;
 use crate::paths::{self, Ends};
-use crate::scenario::Clock;
-
-/// The largest frame that fits the lab's devices: an MTU of 1,500, the Ethernet header and the FCS.
-const FRAME_BYTES_MAX: u32 = 1_518;
+use crate::scenario::{Clock, FRAME_BYTES};
 
 /// The ways in, probed, and what the kernel's clocks see.
 #[derive(Debug, Clone)]
@@ -162,8 +159,10 @@ fn check_path(cell: &Cell, clock: Clock) -> Result<()> {
     let about = paths::of(*path).about();
     let ends = about.ends;
     ensure!(
-        (64..=FRAME_BYTES_MAX).contains(frame_bytes),
-        "frame size {frame_bytes}: the lab's devices take 64 to {FRAME_BYTES_MAX} bytes (with the 4-byte FCS; MTU 1,500)"
+        FRAME_BYTES.contains(frame_bytes),
+        "frame size {frame_bytes}: the lab's devices take {} to {} bytes (with the 4-byte FCS; MTU 1,500)",
+        FRAME_BYTES.start(),
+        FRAME_BYTES.end()
     );
     ensure!(
         setting.rules == 0 || about.filtered,

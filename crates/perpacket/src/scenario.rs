@@ -188,7 +188,7 @@ impl Scenario {
     pub(crate) fn check(&self) -> Result<()> {
         ensure!(!self.paths.is_empty(), "no path is named: there is nothing to measure");
         ensure!(!self.frames.is_empty(), "no frame size is named: there is nothing to send");
-        for bytes in self.frames.iter().filter(|bytes| !FRAME_BYTES.contains(bytes)) {
+        if let Some(bytes) = self.frames.iter().find(|bytes| !FRAME_BYTES.contains(bytes)) {
             bail!(
                 "frame size {bytes}: the lab's devices take {} to {} bytes (with the 4-byte FCS; MTU 1,500)",
                 FRAME_BYTES.start(),

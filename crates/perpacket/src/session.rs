@@ -20,7 +20,7 @@ use crate::cli::OutputArgs;
 use crate::host::Abilities;
 use crate::recorder::{self, CounterValues, Recorder};
 use crate::report::{self, Outcome};
-use crate::scenario::{Clock, Scenario};
+use crate::scenario::{Clock, Job, Scenario};
 use crate::stop::Stop;
 use crate::{doctor, environment, paths};
 
@@ -94,13 +94,23 @@ impl<'a> Session<'a> {
             command: std::env::args().collect(),
             scenario: serde_json::to_value(scenario)?,
             capabilities,
-            variants: cells.iter().map(variant).collect(),
+            variants: cells
+                .iter()
+                .enumerate()
+                .map(|(index, cell)| variant(index, cell, scenario.job))
+                .collect(),
             seed: Seed(scenario.measurement.seed),
             extra: record::Extra::new(),
             environment,
         };
         if !output.quiet {
-            report::write_stderr(&report::opening(scenario, &head, ground.cpu, output.verbose)?);
+            let mut text = report::opening(scenario, &head, ground.cpu, output.verbose)?;
+            if output.verbose {
+                for (cell, variant) in cells.iter().zip(&head.variants) {
+                    text += &format!("lab of {}\n{}\n", variant.name, paths::lay(cell)?);
+                }
+            }
+            report::write_stderr(&text);
         }
         let mut warnings = doctor::left_behind(&left_behind);
         warnings.extend(doctor::warnings(&head.environment));
@@ -264,7 +274,8 @@ fn expedite(scenario: &Scenario, cells: &[Cell]) -> Result<(Option<Guard>, Clean
     Ok((Some(guard), left_behind))
 }
 
-fn variant(cell: &Cell) -> Variant {
+/// A cell as the record names it. Those of a comparison stand in pairs, A first.
+fn variant(index: usize, cell: &Cell, job: Job) -> Variant {
     let setting = &cell.setting;
     let settings = BTreeMap::from([
         ("flows".to_owned(), setting.flows.to_string()),
@@ -276,7 +287,10 @@ fn variant(cell: &Cell) -> Variant {
     ]);
     let backend = setting.backend.map(|kind| kind.to_string());
     Variant {
-        name: format!("{}/{}", cell.path, cell.frame_bytes),
+        name: match job {
+            Job::Path => format!("{}/{}", cell.path, cell.frame_bytes),
+            Job::Ab => format!("{} {}", cell.path, if index.is_multiple_of(2) { "A" } else { "B" }),
+        },
         path: cell.path.to_string(),
         frame_bytes: Some(cell.frame_bytes),
         ingress: paths::ingress(cell),

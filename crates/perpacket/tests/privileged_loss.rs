@@ -87,3 +87,45 @@ fn a_path_that_loses_everything_is_no_result() {
     assert_eq!(record.summary.unwrap().comparisons, []);
     assert_eq!(record.end.unwrap().outcome, Outcome::No);
 }
+
+/// Switches forwarding off in the namespaces of a run's labs. The one that it started in is this test's too, and stays.
+fn stop_forwarding(pid: u32) {
+    let own = fs::read_link("/proc/self/ns/net").unwrap();
+    let mut switched = 0;
+    for entry in fs::read_dir(format!("/proc/{pid}/fd")).unwrap() {
+        let descriptor = entry.unwrap().path();
+        let Ok(target) = fs::read_link(&descriptor) else { continue };
+        if !target.to_string_lossy().starts_with("net:[") || target == own {
+            continue;
+        }
+        let done = Command::new("nsenter")
+            .arg(format!("--net={}", descriptor.display()))
+            .args(["sh", "-c", "echo 0 >/proc/sys/net/ipv4/ip_forward"])
+            .status()
+            .unwrap();
+        assert!(done.success(), "{}", descriptor.display());
+        switched += 1;
+    }
+    assert!(switched >= 3, "a lab has three namespaces, {switched} were found");
+}
+
+#[test]
+fn a_path_says_what_it_lost() {
+    if !test_may_run("a_path_says_what_it_lost") {
+        return;
+    }
+    let args = ["path", "forward", "--frame", "64", "--time", "1s", "--precision", "0.0001%"];
+    let mut run = Running::start(&args);
+    run.wait_for_slices();
+    stop_forwarding(run.pid());
+    let done = run.end();
+    assert!(matches!(done.code, Some(0 | 3)), "{done:?}");
+    for part in ["slices void, in no figure", "ledger of forward", "dropped: address not for this host"] {
+        assert!(done.stdout.contains(part), "{part}: {}", done.stdout);
+    }
+    let record = run.record();
+    assert_whole(&record);
+    let book = &record.ledgers[0].ledger;
+    assert!(book.closes() && book.dropped_packets() > 0, "{book:?}");
+    assert!(record.summary.unwrap().rows[0].void_slices > 0);
+}

@@ -82,7 +82,7 @@ pub struct Variant {
     pub ingress: Option<String>,
     /// What hands frames over.
     pub backend: Option<String>,
-    /// Settings that distinguish it, as text: `rules` → `50`.
+    /// What its lab and frames are made of, as text: `rules` → `50`.
     pub settings: BTreeMap<String, String>,
     /// Fields of newer versions.
     #[serde(flatten)]

@@ -36,8 +36,7 @@ pub(crate) fn run(args: &AbArgs) -> Result<Outcome> {
         host: args.host.resolve(),
         compare: Some(compare(args)?),
     };
-    scenario.check()?;
-    measure(&scenario, &args.output)
+    measure(&scenario.checked()?, &args.output)
 }
 
 /// Compares on every path of the scenario, one after the other, and judges them as one family.

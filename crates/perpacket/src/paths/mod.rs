@@ -182,10 +182,7 @@ mod tests {
         };
         let text = |text: &str| Some(text.to_owned());
         assert_eq!(of(PathName::Floor, BackendKind::Inject, false), None);
-        assert_eq!(
-            of(PathName::RawDrop, BackendKind::Inject, false),
-            text("netif_receive_skb_list of in0")
-        );
+        assert_eq!(of(PathName::RawDrop, BackendKind::Inject, false), text("netif_receive_skb_list of in0"));
         assert_eq!(of(PathName::RawDrop, BackendKind::Mmsg, false), text("veth g0 to in0, netif_rx"));
         assert_eq!(of(PathName::RawDrop, BackendKind::Mmsg, true), text("veth g0 to in0, napi"));
         assert_eq!(of(PathName::XdpDrop, BackendKind::AfXdp, false), text("veth g0 to in0, napi"));

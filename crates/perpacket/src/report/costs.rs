@@ -111,7 +111,7 @@ pub(crate) fn counters_text(results: &[CellResult<'_>]) -> String {
         let known = row
             .counters_per_packet
             .iter()
-            .filter_map(|(name, value)| Some(format!("{name} {:.4}", (*value)?)));
+            .filter_map(|(name, value)| Some(format!("{name} {:.4}", rounded((*value)?))));
         text += &format!("  {} {}: {}\n", cell.path, cell.frame_bytes, known.collect::<Vec<_>>().join(", "));
     }
     let missing = |row: &CostRow| -> Vec<String> {
@@ -126,6 +126,11 @@ pub(crate) fn counters_text(results: &[CellResult<'_>]) -> String {
         text += &format!("  not counted on this machine: {}\n", missing.join(", "));
     }
     text
+}
+
+/// To the four decimals that are printed, without the sign of a rounded zero.
+fn rounded(value: f64) -> f64 {
+    (value * 1e4).round() / 1e4 + 0.0
 }
 
 #[cfg(test)]
@@ -154,7 +159,7 @@ mod tests {
             cost,
             over_floor: None,
             void_slices: 0,
-            counters_per_packet: [("cycles".to_owned(), None)].into(),
+            counters_per_packet: [("cycles".to_owned(), None), ("migrations".to_owned(), Some(-1e-9))].into(),
             extra: Extra::new(),
         }
     }
@@ -175,6 +180,8 @@ mod tests {
         assert!(lines[1].starts_with("forward") && lines[1].contains("–"), "{text}");
         assert_eq!(lines[4], "forward at 64 bytes: all 12 slices void (60,000 dropped: no route)");
         assert!(lines[5].contains("3 of 12 slices void, in no figure"), "{text}");
-        assert!(counters_text(&results).contains("not counted on this machine: cycles"));
+        let counters = counters_text(&results);
+        assert!(counters.contains("forward 64: migrations 0.0000"), "{counters}");
+        assert!(counters.contains("not counted on this machine: cycles"), "{counters}");
     }
 }
