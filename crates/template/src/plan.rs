@@ -1,0 +1,250 @@
+//! A compiled program, and the packets that it makes.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use thiserror::Error;
+
+use crate::checksum;
+use crate::counter::Counter;
+use crate::proto::Id;
+use crate::random::Random;
+
+/// A program ready to be sent: for each packet the bytes that stay, the fields that vary, and the checksums that
+/// follow them. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Plan {
+    pub(crate) packets: Arc<[Packet]>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Packet {
+    /// First and last worker that sends it; none for all.
+    pub(crate) workers: Option<(u32, u32)>,
+    /// The frame without FCS. What varies is 0.
+    pub(crate) bytes: Vec<u8>,
+    pub(crate) varying: Vec<Varying>,
+    /// In the order in which they must be computed.
+    pub(crate) checksums: Vec<Checksum>,
+    /// The headers and where they begin.
+    pub(crate) layers: Vec<(Id, usize)>,
+}
+
+/// Bytes that change from packet to packet.
+#[derive(Debug, Clone)]
+pub(crate) struct Varying {
+    /// The bytes that it is stored in.
+    pub(crate) at: Range<usize>,
+    /// Bits of these bytes that are its, for fields of at most 4 bytes; 0 for all.
+    pub(crate) mask: u32,
+    pub(crate) source: Source,
+}
+
+#[derive(Debug, Clone)]
+pub(crate) enum Source {
+    Counter(Counter),
+    /// A number from the first to the second, inclusive.
+    Range(u64, u64),
+    /// The same with numbers of more than 64 bits.
+    WideRange(u128, u128),
+    /// All bytes.
+    Bytes,
+}
+
+/// A checksum that depends on what varies.
+#[derive(Debug, Clone)]
+pub(crate) struct Checksum {
+    pub(crate) at: usize,
+    /// 0 becomes 0xFFFF.
+    pub(crate) udp: bool,
+    /// The sum of all that does not vary, in the host's order.
+    pub(crate) partial: u32,
+    /// Bytes still to be added; each range begins at an even distance from the start of what is covered.
+    pub(crate) terms: Vec<Range<usize>>,
+}
+
+/// A plan cannot be sent that way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+pub enum WorkerError {
+    /// The worker's number is not below the number of workers.
+    #[error("there is no worker {worker} among {workers}: they are numbered from 0")]
+    NoSuchWorker {
+        /// What was asked for.
+        worker: u32,
+        /// What was asked for.
+        workers: u32,
+    },
+    /// Every packet is for another worker.
+    #[error("the program has no packet for worker {worker}: each has a cpu() that leaves it out")]
+    NothingToSend {
+        /// What was asked for.
+        worker: u32,
+    },
+}
+
+impl Plan {
+    /// Number of packets in the program.
+    pub fn packets(&self) -> usize {
+        self.packets.len()
+    }
+
+    /// Length without FCS of packet number `packet` of the program, which does not vary.
+    pub fn l2_bytes(&self, packet: usize) -> Option<usize> {
+        self.packets.get(packet).map(|packet| packet.bytes.len())
+    }
+
+    /// Length without FCS of the longest packet: the buffer that [`Emitter::emit`] needs.
+    pub fn longest_l2_bytes(&self) -> usize {
+        self.packets.iter().map(|packet| packet.bytes.len()).max().unwrap_or(0)
+    }
+
+    /// Whether anything changes from one round of the program to the next.
+    pub fn varies(&self) -> bool {
+        self.packets.iter().any(|packet| !packet.varying.is_empty())
+    }
+
+    /// What worker number `worker` of `workers` sends, with its random numbers from `seed`.
+    ///
+    /// A packet that several workers send is split among them: each takes its own part of the counters' values, so
+    /// that together they send what one would. Without `cpu()` all packets are for all workers.
+    pub fn emitter(&self, worker: u32, workers: u32, seed: u64) -> Result<Emitter, WorkerError> {
+        if worker >= workers {
+            return Err(WorkerError::NoSuchWorker { worker, workers });
+        }
+        let shares: Arc<[Share]> =
+            (0..self.packets.len()).filter_map(|index| self.share(index, worker, workers)).collect();
+        if shares.is_empty() {
+            return Err(WorkerError::NothingToSend { worker });
+        }
+        Ok(Emitter { packets: self.packets.clone(), shares, worker, seed })
+    }
+
+    fn share(&self, index: usize, worker: u32, workers: u32) -> Option<Share> {
+        let (first, last) = self.packets[index].workers.unwrap_or((0, u32::MAX));
+        let last = last.min(workers - 1);
+        (first..=last).contains(&worker).then(|| Share {
+            packet: index,
+            stride: u64::from(last - first) + 1,
+            offset: u64::from(worker - first),
+        })
+    }
+}
+
+/// A worker's part of a packet: numbers `offset`, `offset + stride`, ...
+#[derive(Debug, Clone, Copy)]
+struct Share {
+    packet: usize,
+    stride: u64,
+    offset: u64,
+}
+
+/// Makes the packets of one worker. Packet `i` depends on nothing but the plan, the worker, the seed and `i`.
+#[derive(Debug, Clone)]
+pub struct Emitter {
+    packets: Arc<[Packet]>,
+    shares: Arc<[Share]>,
+    worker: u32,
+    seed: u64,
+}
+
+impl Emitter {
+    /// Writes this worker's packet number `index` to the start of `out` and returns its length, without FCS.
+    ///
+    /// Nothing is allocated. The rest of `out` is left as it is.
+    ///
+    /// # Panics
+    /// If `out` is shorter than the packet; [`Plan::longest_l2_bytes`] is enough for all.
+    pub fn emit(&self, index: u64, out: &mut [u8]) -> usize {
+        let (share, round) = self.share(index);
+        let packet = &self.packets[share.packet];
+        let out = &mut out[..packet.bytes.len()];
+        out.copy_from_slice(&packet.bytes);
+        if packet.varying.is_empty() {
+            return out.len();
+        }
+        let k = round.wrapping_mul(share.stride).wrapping_add(share.offset);
+        let mut random = Random::of_packet(self.seed, self.worker, index);
+        for varying in &packet.varying {
+            varying.write(k, &mut random, out);
+        }
+        for checksum in &packet.checksums {
+            checksum.write(out);
+        }
+        out.len()
+    }
+
+    /// Packet number `index` as a vector.
+    pub fn to_vec(&self, index: u64) -> Vec<u8> {
+        let (share, _) = self.share(index);
+        let mut out = vec![0; self.packets[share.packet].bytes.len()];
+        self.emit(index, &mut out);
+        out
+    }
+
+    /// Which packet of the program packet number `index` is.
+    pub fn packet_of(&self, index: u64) -> usize {
+        self.share(index).0.packet
+    }
+
+    fn share(&self, index: u64) -> (Share, u64) {
+        match self.shares.len() as u64 {
+            1 => (self.shares[0], index),
+            count => (self.shares[(index % count) as usize], index / count),
+        }
+    }
+}
+
+impl Varying {
+    fn write(&self, k: u64, random: &mut Random, out: &mut [u8]) {
+        let place = &mut out[self.at.clone()];
+        let small = match &self.source {
+            Source::Bytes if self.mask == 0 => return random.fill(place),
+            Source::Counter(counter) if place.len() > 8 => {
+                let bytes = counter.at(k).to_be_bytes();
+                return place.copy_from_slice(&bytes[16 - place.len()..]);
+            }
+            Source::WideRange(first, last) => {
+                let bytes = first.wrapping_add(random.up_to_wide(last - first)).to_be_bytes();
+                let len = place.len().min(16);
+                return place[..len].copy_from_slice(&bytes[16 - len..]);
+            }
+            Source::Counter(counter) => counter.at_small(k),
+            Source::Range(first, last) => first + random.up_to(last - first),
+            Source::Bytes => random.next(),
+        };
+        store(place, self.mask, small);
+    }
+}
+
+/// Stores a number of at most 8 bytes in the bits of `mask`.
+fn store(place: &mut [u8], mask: u32, number: u64) {
+    let number = match mask {
+        0 => number,
+        mask => {
+            let old = place.iter().fold(0_u32, |sum, byte| sum << 8 | u32::from(*byte));
+            u64::from(old & !mask | (number << mask.trailing_zeros()) as u32 & mask)
+        }
+    };
+    match place {
+        [a] => *a = number as u8,
+        [a, b] => [*a, *b] = (number as u16).to_be_bytes(),
+        [a, b, c, d] => [*a, *b, *c, *d] = (number as u32).to_be_bytes(),
+        other => {
+            let bytes = number.to_be_bytes();
+            let len = other.len().min(8);
+            let start = other.len() - len;
+            other[start..].copy_from_slice(&bytes[8 - len..]);
+        }
+    }
+}
+
+impl Checksum {
+    fn write(&self, out: &mut [u8]) {
+        let mut sum = self.partial;
+        for term in &self.terms {
+            sum = checksum::add(sum, &out[term.clone()]);
+        }
+        let value = if self.udp { checksum::finish_udp(sum) } else { checksum::finish(sum) };
+        out[self.at..self.at + 2].copy_from_slice(&value.to_ne_bytes());
+    }
+}

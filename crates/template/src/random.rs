@@ -1,0 +1,82 @@
+//! Pseudo-random numbers that depend on nothing but the seed, the worker and the packet's number.
+
+/// SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number generators", 2014): one addition and a
+/// mix a number, and a new stream costs nothing, which a stream for every packet needs.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Random {
+    state: u64,
+}
+
+const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
+
+impl Random {
+    /// The stream of one packet of one worker.
+    pub(crate) fn of_packet(seed: u64, worker: u32, index: u64) -> Self {
+        let worker = mix(seed ^ mix(u64::from(worker).wrapping_add(STEP)));
+        Self { state: mix(worker ^ mix(index)) }
+    }
+
+    pub(crate) fn next(&mut self) -> u64 {
+        self.state = self.state.wrapping_add(STEP);
+        mix(self.state)
+    }
+
+    /// A number from 0 to `last` inclusive; the bias is at most (last + 1) / 2^64.
+    pub(crate) fn up_to(&mut self, last: u64) -> u64 {
+        match last.checked_add(1) {
+            None => self.next(),
+            Some(count) => ((u128::from(self.next()) * u128::from(count)) >> 64) as u64,
+        }
+    }
+
+    /// As [`up_to`](Self::up_to), with a bias of at most (last + 1) / 2^128.
+    pub(crate) fn up_to_wide(&mut self, last: u128) -> u128 {
+        let drawn = u128::from(self.next()) << 64 | u128::from(self.next());
+        match last.checked_add(1) {
+            None => drawn,
+            Some(count) => drawn % count,
+        }
+    }
+
+    pub(crate) fn fill(&mut self, out: &mut [u8]) {
+        for part in out.chunks_mut(8) {
+            part.copy_from_slice(&self.next().to_be_bytes()[..part.len()]);
+        }
+    }
+}
+
+fn mix(value: u64) -> u64 {
+    let value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    value ^ (value >> 31)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The first numbers of the reference implementation for the state 1234567.
+    #[test]
+    fn the_numbers_are_those_of_the_reference() {
+        let mut random = Random { state: 1_234_567 };
+        let found: Vec<u64> = (0..3).map(|_| random.next()).collect();
+        assert_eq!(found, [6_457_827_717_110_365_317, 3_203_168_211_198_807_973, 9_817_491_932_198_370_423]);
+    }
+
+    #[test]
+    fn streams_differ_by_seed_worker_and_index() {
+        let first = |seed, worker, index| Random::of_packet(seed, worker, index).next();
+        let all =
+            [first(0, 0, 0), first(1, 0, 0), first(0, 1, 0), first(0, 0, 1), first(1, 1, 0), first(1, 0, 1)];
+        for (at, value) in all.iter().enumerate() {
+            assert!(!all[..at].contains(value), "{at}");
+        }
+    }
+
+    #[test]
+    fn a_range_is_reached_at_both_ends_and_not_left() {
+        let mut random = Random { state: 1 };
+        let seen: Vec<u64> = (0..200).map(|_| random.up_to(3)).collect();
+        assert!((0..=3).all(|wanted| seen.contains(&wanted)) && seen.iter().all(|value| *value <= 3));
+    }
+}
