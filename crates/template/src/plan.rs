@@ -26,8 +26,8 @@ pub(crate) struct Packet {
     pub(crate) varying: Vec<Varying>,
     /// In the order in which they must be computed.
     pub(crate) checksums: Vec<Checksum>,
-    /// The headers and where they begin.
-    pub(crate) layers: Vec<(Id, usize)>,
+    /// The headers, where they begin, and their length.
+    pub(crate) layers: Vec<(Id, usize, usize)>,
 }
 
 /// Bytes that change from packet to packet.
@@ -117,6 +117,13 @@ impl Plan {
             return Err(WorkerError::NothingToSend { worker });
         }
         Ok(Emitter { packets: self.packets.clone(), shares, worker, seed })
+    }
+
+    /// The first packet that is made of packet number `packet` of the program, by worker 0 of 1.
+    pub(crate) fn first(&self, packet: usize) -> Vec<u8> {
+        let share = Share { packet, stride: 1, offset: 0 };
+        let emitter = Emitter { packets: self.packets.clone(), shares: [share].into(), worker: 0, seed: 0 };
+        emitter.to_vec(0)
     }
 
     fn share(&self, index: usize, worker: u32, workers: u32) -> Option<Share> {

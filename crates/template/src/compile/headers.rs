@@ -76,6 +76,9 @@ impl Builder<'_> {
         self.layers.push(Layer { proto, at, len, given: 0, words: places, span });
         if proto.id == Id::Vlan {
             self.bytes.copy_within(at - 2..at, at + 2);
+            for known in self.varying.iter_mut().filter(|known| known.varying.at == (at - 2..at)) {
+                known.varying.at = at + 2..at + 4;
+            }
         }
         let layer = self.layers.len() - 1;
         for field in proto.fields {

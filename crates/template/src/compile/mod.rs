@@ -178,7 +178,7 @@ impl Builder<'_> {
         let checksums = self.plan_checksums()?;
         Ok(Packet {
             workers: node.workers,
-            layers: self.layers.iter().map(|layer| (layer.proto.id, layer.at)).collect(),
+            layers: self.layers.iter().map(|layer| (layer.proto.id, layer.at, layer.len)).collect(),
             bytes: self.bytes,
             varying,
             checksums,
