@@ -11,8 +11,40 @@ pub(crate) struct Counter {
     modulus: u128,
     /// 0 stands for none.
     period: u128,
-    /// No product needs more than 64 bits.
-    small: bool,
+}
+
+/// A [`Counter`] whose numbers and products have at most 64 bits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct SmallCounter {
+    base: u64,
+    down: bool,
+    start: u64,
+    step: u64,
+    modulus: u64,
+    period: u64,
+}
+
+impl SmallCounter {
+    /// The value for the k-th packet that has the counter.
+    pub(crate) fn at(&self, k: u64) -> u64 {
+        let moved = self.start + remainder(k, self.period) * self.step;
+        let moved = remainder(moved, self.modulus);
+        if self.down { self.base - moved } else { self.base + moved }
+    }
+
+    /// After how many packets the values come again.
+    pub(crate) fn period(&self) -> Option<u64> {
+        Some(self.period).filter(|&period| period > 0)
+    }
+}
+
+/// `a % b`; dividing 64 bits by 64 is slow on many processors, and rarely needed.
+fn remainder(a: u64, b: u64) -> u64 {
+    match (u32::try_from(a), u32::try_from(b)) {
+        _ if a < b => a,
+        (Ok(a), Ok(b)) => u64::from(a % b),
+        _ => a % b,
+    }
 }
 
 impl Counter {
@@ -51,15 +83,24 @@ impl Counter {
         let step = if modulus == 0 { step } else { step % modulus };
         let natural = if modulus == 0 { 0 } else { modulus / gcd(step, modulus) };
         let period = if period == 0 { natural } else { period };
-        let small = modulus != 0 && modulus <= 1 << 31 && base < 1 << 63;
-        Self { base, down, start, step, modulus, period, small }
+        Self { base, down, start, step, modulus, period }
+    }
+
+    /// The same in a form that is faster, if it fits.
+    pub(crate) fn small(&self) -> Option<SmallCounter> {
+        let fits = self.modulus != 0 && self.modulus <= 1 << 31 && self.base < 1 << 63;
+        fits.then_some(SmallCounter {
+            base: self.base as u64,
+            down: self.down,
+            start: self.start as u64,
+            step: self.step as u64,
+            modulus: self.modulus as u64,
+            period: self.period as u64,
+        })
     }
 
     /// The value for the k-th packet that has the counter.
     pub(crate) fn at(&self, k: u64) -> u128 {
-        if self.small {
-            return u128::from(self.at_small(k));
-        }
         let k = match self.period {
             0 => u128::from(k),
             period => u128::from(k) % period,
@@ -69,18 +110,6 @@ impl Counter {
             modulus => (self.start + multiply(k, self.step, modulus)) % modulus,
         };
         if self.down { self.base.wrapping_sub(moved) } else { self.base.wrapping_add(moved) }
-    }
-
-    /// The value, if it has no more than 64 bits.
-    pub(crate) fn at_small(&self, k: u64) -> u64 {
-        if !self.small {
-            return self.at(k) as u64;
-        }
-        let (period, modulus) = (self.period as u64, self.modulus as u64);
-        let k = if k < period { k } else { k % period };
-        let moved = self.start as u64 + k * self.step as u64;
-        let moved = if moved < modulus { moved } else { moved % modulus };
-        if self.down { self.base as u64 - moved } else { self.base as u64 + moved }
     }
 
     /// After how many packets the values come again; none if later than 2^64.
@@ -171,6 +200,9 @@ mod tests {
                     let counter = Counter::in_field(least.into(), most.into(), step.into(), false);
                     let found: Vec<u128> = (0..200).map(|k| counter.at(k)).collect();
                     assert_eq!(found, by_steps(least, most, step, 200), "{least} {most} {step}");
+                    let small = counter.small().unwrap();
+                    let found: Vec<u128> = (0..200).map(|k| small.at(k).into()).collect();
+                    assert_eq!(found, by_steps(least, most, step, 200), "{least} {most} {step}");
                     let down = Counter::in_field(least.into(), most.into(), step.into(), true);
                     assert_eq!(down.at(7), u128::from(least + most) - counter.at(7));
                 }
@@ -196,6 +228,10 @@ mod tests {
         assert_eq!(values(false), [5, 9, 7, 5, 9]);
         assert_eq!(values(true), [10, 6, 8, 10, 6]);
         assert_eq!(Counter::in_byte(0, 255, 1, true).at(256), 255);
+        assert_eq!(
+            Counter::in_byte(3, 7, 1, true).small().unwrap().at(u64::MAX),
+            7 - u128::from(u64::MAX % 5) as u64
+        );
     }
 
     #[test]

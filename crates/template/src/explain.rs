@@ -283,12 +283,15 @@ fn source(varying: &Varying) -> String {
         Source::Bytes => "random".to_owned(),
         Source::Range(first, last) => format!("random from {first} to {last}"),
         Source::WideRange(first, last) => format!("random from {first} to {last}"),
-        Source::Counter(counter) => {
-            let first: Vec<String> = (0..3).map(|k| counter.at(k).to_string()).collect();
-            let again = counter.period().map_or(String::new(), |period| format!(", again after {period}"));
-            format!("counter {}, ...{again}", first.join(", "))
-        }
+        Source::Small(counter) => count(|k| counter.at(k).into(), counter.period()),
+        Source::Counter(counter) => count(|k| counter.at(k), counter.period()),
     }
+}
+
+fn count(at: impl Fn(u64) -> u128, period: Option<u64>) -> String {
+    let first: Vec<String> = (0..3).map(|k| at(k).to_string()).collect();
+    let again = period.map_or(String::new(), |period| format!(", again after {period}"));
+    format!("counter {}, ...{again}", first.join(", "))
 }
 
 #[cfg(test)]

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use thiserror::Error;
 
 use crate::checksum;
-use crate::counter::Counter;
+use crate::counter::{Counter, SmallCounter};
 use crate::proto::Id;
-use crate::random::Random;
+use crate::random::{Random, Streams};
 
 /// A program ready to be sent: for each packet the bytes that stay, the fields that vary, and the checksums that
 /// follow them. Cheap to clone.
@@ -43,12 +43,24 @@ pub(crate) struct Varying {
 #[derive(Debug, Clone)]
 pub(crate) enum Source {
     Counter(Counter),
+    /// A counter in its fast form.
+    Small(SmallCounter),
     /// A number from the first to the second, inclusive.
     Range(u64, u64),
     /// The same with numbers of more than 64 bits.
     WideRange(u128, u128),
     /// All bytes.
     Bytes,
+}
+
+impl Source {
+    /// A counter in a field of `bytes` bytes.
+    pub(crate) fn counter(counter: Counter, bytes: usize) -> Self {
+        match counter.small() {
+            Some(small) if bytes <= 8 => Self::Small(small),
+            _ => Self::Counter(counter),
+        }
+    }
 }
 
 /// A checksum that depends on what varies.
@@ -116,13 +128,14 @@ impl Plan {
         if shares.is_empty() {
             return Err(WorkerError::NothingToSend { worker });
         }
-        Ok(Emitter { packets: self.packets.clone(), shares, worker, seed })
+        Ok(Emitter { packets: self.packets.clone(), shares, streams: Streams::new(seed, worker) })
     }
 
     /// The first packet that is made of packet number `packet` of the program, by worker 0 of 1.
     pub(crate) fn first(&self, packet: usize) -> Vec<u8> {
         let share = Share { packet, stride: 1, offset: 0 };
-        let emitter = Emitter { packets: self.packets.clone(), shares: [share].into(), worker: 0, seed: 0 };
+        let emitter =
+            Emitter { packets: self.packets.clone(), shares: [share].into(), streams: Streams::new(0, 0) };
         emitter.to_vec(0)
     }
 
@@ -150,8 +163,7 @@ struct Share {
 pub struct Emitter {
     packets: Arc<[Packet]>,
     shares: Arc<[Share]>,
-    worker: u32,
-    seed: u64,
+    streams: Streams,
 }
 
 impl Emitter {
@@ -170,7 +182,7 @@ impl Emitter {
             return out.len();
         }
         let k = round.wrapping_mul(share.stride).wrapping_add(share.offset);
-        let mut random = Random::of_packet(self.seed, self.worker, index);
+        let mut random = self.streams.of_packet(index);
         for varying in &packet.varying {
             varying.write(k, &mut random, out);
         }
@@ -215,7 +227,8 @@ impl Varying {
                 let len = place.len().min(16);
                 return place[..len].copy_from_slice(&bytes[16 - len..]);
             }
-            Source::Counter(counter) => counter.at_small(k),
+            Source::Small(counter) => counter.at(k),
+            Source::Counter(counter) => counter.at(k) as u64,
             Source::Range(first, last) => first + random.up_to(last - first),
             Source::Bytes => random.next(),
         };
@@ -247,10 +260,11 @@ fn store(place: &mut [u8], mask: u32, number: u64) {
 
 impl Checksum {
     fn write(&self, out: &mut [u8]) {
-        let mut sum = self.partial;
+        let mut sum = u64::from(self.partial);
         for term in &self.terms {
-            sum = checksum::add(sum, &out[term.clone()]);
+            sum = checksum::add_unfolded(sum, &out[term.clone()]);
         }
+        let sum = checksum::fold(sum);
         let value = if self.udp { checksum::finish_udp(sum) } else { checksum::finish(sum) };
         out[self.at..self.at + 2].copy_from_slice(&value.to_ne_bytes());
     }

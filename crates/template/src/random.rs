@@ -9,13 +9,27 @@ pub(crate) struct Random {
 
 const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 
-impl Random {
-    /// The stream of one packet of one worker.
-    pub(crate) fn of_packet(seed: u64, worker: u32, index: u64) -> Self {
-        let worker = mix(seed ^ mix(u64::from(worker).wrapping_add(STEP)));
-        Self { state: mix(worker ^ mix(index)) }
+/// What the streams of one worker have in common.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Streams {
+    key: u64,
+}
+
+impl Streams {
+    pub(crate) fn new(seed: u64, worker: u32) -> Self {
+        Self { key: mix(seed ^ mix(u64::from(worker).wrapping_add(STEP))) }
     }
 
+    /// The stream of one packet.
+    pub(crate) fn of_packet(self, index: u64) -> Random {
+        Random { state: mix(self.key ^ index.wrapping_mul(ODD)) }
+    }
+}
+
+/// Spreads numbers of packets over 64 bits: 2^64 / pi, odd.
+const ODD: u64 = 0x517c_c1b7_2722_0a95;
+
+impl Random {
     pub(crate) fn next(&mut self) -> u64 {
         self.state = self.state.wrapping_add(STEP);
         mix(self.state)
@@ -65,7 +79,7 @@ mod tests {
 
     #[test]
     fn streams_differ_by_seed_worker_and_index() {
-        let first = |seed, worker, index| Random::of_packet(seed, worker, index).next();
+        let first = |seed, worker, index| Streams::new(seed, worker).of_packet(index).next();
         let all =
             [first(0, 0, 0), first(1, 0, 0), first(0, 1, 0), first(0, 0, 1), first(1, 1, 0), first(1, 0, 1)];
         for (at, value) in all.iter().enumerate() {

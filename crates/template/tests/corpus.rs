@@ -1,5 +1,7 @@
 //! Every configuration of the corpus makes the packets beside it, which were computed apart from this crate.
 
+#![allow(clippy::unwrap_used)]
+
 mod common;
 
 use common::{corpus, hex, parse};

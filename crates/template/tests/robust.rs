@@ -1,5 +1,7 @@
 //! No text makes the crate panic or work without bound: each is understood or refused.
 
+#![allow(clippy::unwrap_used)]
+
 mod common;
 
 use common::{corpus, parse};

@@ -2,6 +2,8 @@
 //!
 //! The right values are in the corpus (`trap-*.hex`); here are the warnings, and what is refused.
 
+#![allow(clippy::unwrap_used)]
+
 mod common;
 
 use common::{Texts, corpus, packets, parse, sum};

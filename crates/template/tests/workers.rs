@@ -1,5 +1,7 @@
 //! Workers share a program: together they send what one would.
 
+#![allow(clippy::unwrap_used)]
+
 mod common;
 
 use std::collections::HashSet;

@@ -107,7 +107,7 @@ impl Builder<'_> {
             return self.push(Varying { at: part, mask, source }, Some((step, down)), value);
         };
         let part = check_range(place.field, part, least, most)?;
-        let source = Source::Counter(Counter::in_field(least.value, most.value, step, down));
+        let source = Source::counter(Counter::in_field(least.value, most.value, step, down), part.len());
         self.push(Varying { at: part, mask, source }, None, value)
     }
 
@@ -214,7 +214,7 @@ pub(super) fn resolve(pending: &PendingVarying, bytes: &[u8]) -> Varying {
         0 => (raw, varying.at.len() as u32 * 8),
         mask => ((raw & u128::from(mask)) >> mask.trailing_zeros(), mask.count_ones()),
     };
-    varying.source = Source::Counter(Counter::whole(start, bits, step, down));
+    varying.source = Source::counter(Counter::whole(start, bits, step, down), varying.at.len());
     varying
 }
 

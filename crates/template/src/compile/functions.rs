@@ -80,7 +80,7 @@ impl Builder<'_> {
         self.warnings.add(kind, function.span, message);
         let at = self.bytes.len();
         self.grow(1, function.span)?;
-        self.push_varying(at..at + 1, Source::Counter(Counter::in_byte(first, last, step, down)));
+        self.push_varying(at..at + 1, Source::counter(Counter::in_byte(first, last, step, down), 1));
         Ok(())
     }
 

@@ -14,7 +14,7 @@ use crate::language::error::{Checked, Error, Fault, WarningKind, Warnings};
 use crate::language::source::Span;
 use crate::plan::{Packet, Plan, Varying};
 use crate::proto::{Field, Id, Proto};
-use crate::random::Random;
+use crate::random::{Random, Streams};
 use crate::{Compiled, Device, ParseOptions};
 
 /// The longest packet, without FCS: an Ethernet header and what an IPv4 length can say.
@@ -25,7 +25,7 @@ const MOST_PLAN_BYTES: usize = 64 << 20;
 /// Compiles a program.
 pub(crate) fn compile(parsed: Parsed, options: &ParseOptions<'_>) -> Result<Compiled, Error> {
     let Parsed { packets: nodes, sources, mut warnings } = parsed;
-    let mut random = Random::of_packet(options.seed, 0, 0);
+    let mut random = Streams::new(options.seed, 0).of_packet(0);
     let mut packets = Vec::with_capacity(nodes.len());
     let mut total = 0_usize;
     for node in &nodes {

@@ -12,7 +12,7 @@ pub struct Error {
     /// What is wrong, in one sentence without a full stop.
     pub message: String,
     /// Where; none if the error belongs to no place (a definition in the options, a text that is too large).
-    pub place: Option<Place>,
+    pub place: Option<Box<Place>>,
     /// What is possible there.
     pub expected: Option<String>,
     /// The known name that is most like the unknown one.
@@ -83,7 +83,7 @@ impl Fault {
     pub(crate) fn locate(self, sources: &Sources) -> Error {
         Error {
             message: self.message,
-            place: self.span.map(|span| sources.place(span)),
+            place: self.span.map(|span| Box::new(sources.place(span))),
             expected: self.expected,
             nearest: self.nearest,
         }

@@ -169,8 +169,8 @@ impl Lexer {
                 [b'/', b'/', ..] | [b';', ..] => self.skip_line(rest),
                 [b'#', ..] if self.line_start && is_directive(rest) => return Ok(()),
                 [b'#', b'#', ..] if self.in_definition => return Ok(()),
-                [b'#', blank @ (b' ' | b'\t'), word @ ..] if self.line_start => {
-                    if is_directive(&[&[b'#'], &word[..word.len().min(20)]].concat()) && *blank > 0 {
+                [b'#', b' ' | b'\t', word @ ..] if self.line_start => {
+                    if begins_directive(word) {
                         self.doubtful_comment = self.doubtful_comment.or(Some(self.span(2)));
                     }
                     self.skip_line(rest);
@@ -237,9 +237,13 @@ impl Lexer {
 
 /// Whether the text begins with `#` and the name of a directive.
 fn is_directive(rest: &[u8]) -> bool {
-    let Some((b'#', rest)) = rest.split_first() else { return false };
-    let len = rest.iter().take(12).position(|byte| !byte.is_ascii_alphanumeric() && *byte != b'_');
-    let word = &rest[..len.unwrap_or(rest.len().min(12))];
+    matches!(rest, [b'#', word @ ..] if begins_directive(word))
+}
+
+/// Whether the text begins with the name of a directive.
+fn begins_directive(text: &[u8]) -> bool {
+    let len = text.iter().take(12).position(|byte| !byte.is_ascii_alphanumeric() && *byte != b'_');
+    let word = &text[..len.unwrap_or(text.len().min(12))];
     DIRECTIVES.iter().any(|name| name.as_bytes() == word)
 }
 

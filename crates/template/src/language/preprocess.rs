@@ -16,8 +16,11 @@ use crate::{Include, Includes, ParseOptions};
 
 const MOST_INCLUDES_DEEP: usize = 32;
 const MOST_CONDITIONS_DEEP: usize = 256;
-/// Tokens that reach the parser, and steps of expansion, at most.
+/// Tokens that reach the parser.
 const MOST_TOKENS: usize = 6_000_000;
+/// Steps of expansion beyond [`STEPS_PER_BYTE`]: what small texts may grow to.
+const MOST_STEPS: usize = 1_000_000;
+const STEPS_PER_BYTE: usize = 4;
 
 /// A definition.
 pub(crate) struct Macro {
@@ -112,8 +115,9 @@ impl<'a> Preprocessor<'a> {
     /// Counts a step of expansion.
     pub(crate) fn step(&mut self, at: Span) -> Checked<()> {
         self.steps += 1;
-        if self.steps > MOST_TOKENS {
-            return Err(Fault::at(at, format!("the definitions expand to more than {MOST_TOKENS} tokens")));
+        let most = MOST_STEPS + STEPS_PER_BYTE * self.sources.total_bytes();
+        if self.steps > most {
+            return Err(Fault::at(at, format!("the definitions take more than {most} steps to expand")));
         }
         Ok(())
     }
@@ -336,19 +340,19 @@ impl<'a> Preprocessor<'a> {
                 return Ok(()); // end_file() reports the open condition
             }
             let name = self.next_in_file()?;
-            match name.letters(&self.sources) {
+            let word = name.letters(&self.sources);
+            let branch = inner == 0 && matches!(word, b"else" | b"elif");
+            match word {
                 b"if" | b"ifdef" | b"ifndef" => inner += 1,
                 b"endif" if inner > 0 => inner -= 1,
                 b"endif" => {
                     self.line()?;
                     return self.close(hash.at);
                 }
-                b"else" | b"elif" if inner == 0 => {
-                    if self.branch(name)? {
-                        return Ok(());
-                    }
-                }
                 _ => {}
+            }
+            if branch && self.branch(name)? {
+                return Ok(());
             }
         }
     }

@@ -67,6 +67,11 @@ impl Sources {
         Ok((self.files.len() - 1) as u32)
     }
 
+    /// Bytes of all texts.
+    pub(crate) fn total_bytes(&self) -> usize {
+        self.total_bytes
+    }
+
     pub(crate) fn name(&self, file: u32) -> &str {
         self.files.get(file as usize).map_or("", |(name, _)| name)
     }
