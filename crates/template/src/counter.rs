@@ -20,30 +20,47 @@ pub(crate) struct SmallCounter {
     down: bool,
     start: u64,
     step: u64,
-    modulus: u64,
-    period: u64,
+    modulus: Divisor,
+    period: Divisor,
 }
 
 impl SmallCounter {
     /// The value for the k-th packet that has the counter.
     pub(crate) fn at(&self, k: u64) -> u64 {
-        let moved = self.start + remainder(k, self.period) * self.step;
-        let moved = remainder(moved, self.modulus);
+        let moved = self.modulus.remainder(self.start + self.period.remainder(k) * self.step);
         if self.down { self.base - moved } else { self.base + moved }
     }
 
     /// After how many packets the values come again.
     pub(crate) fn period(&self) -> Option<u64> {
-        Some(self.period).filter(|&period| period > 0)
+        Some(self.period.number)
     }
 }
 
-/// `a % b`; dividing 64 bits by 64 is slow on many processors, and rarely needed.
-fn remainder(a: u64, b: u64) -> u64 {
-    match (u32::try_from(a), u32::try_from(b)) {
-        _ if a < b => a,
-        (Ok(a), Ok(b)) => u64::from(a % b),
-        _ => a % b,
+/// A divisor with what makes its remainders cheap: for 32 bits, two multiplications instead of a division (Lemire,
+/// Kaser and Kurz, "Faster remainder by direct computation", 2019).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Divisor {
+    number: u64,
+    /// 2^64 / number, rounded up; 2^64 is 0.
+    inverse: u64,
+}
+
+impl Divisor {
+    /// `number` must not be 0.
+    fn new(number: u64) -> Self {
+        Self { number, inverse: (u64::MAX / number).wrapping_add(1) }
+    }
+
+    fn remainder(self, value: u64) -> u64 {
+        if value < self.number {
+            return value;
+        }
+        if (value | self.number) >> 32 == 0 {
+            let fraction = self.inverse.wrapping_mul(value);
+            return ((u128::from(fraction) * u128::from(self.number)) >> 64) as u64;
+        }
+        if self.number.is_power_of_two() { value & (self.number - 1) } else { value % self.number }
     }
 }
 
@@ -88,14 +105,14 @@ impl Counter {
 
     /// The same in a form that is faster, if it fits.
     pub(crate) fn small(&self) -> Option<SmallCounter> {
-        let fits = self.modulus != 0 && self.modulus <= 1 << 31 && self.base < 1 << 63;
-        fits.then_some(SmallCounter {
+        let fits = self.modulus != 0 && self.modulus <= 1 << 32 && self.period != 0 && self.base < 1 << 63;
+        fits.then(|| SmallCounter {
             base: self.base as u64,
             down: self.down,
             start: self.start as u64,
             step: self.step as u64,
-            modulus: self.modulus as u64,
-            period: self.period as u64,
+            modulus: Divisor::new(self.modulus as u64),
+            period: Divisor::new(self.period as u64),
         })
     }
 
@@ -205,6 +222,20 @@ mod tests {
                     assert_eq!(found, by_steps(least, most, step, 200), "{least} {most} {step}");
                     let down = Counter::in_field(least.into(), most.into(), step.into(), true);
                     assert_eq!(down.at(7), u128::from(least + most) - counter.at(7));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn remainders_are_those_of_a_division() {
+        let edges = |middle: u64| [middle.wrapping_sub(1), middle, middle.wrapping_add(1)];
+        let numbers: Vec<u64> =
+            (0..64).flat_map(|bit| edges(1 << bit)).chain([3, 10, 1000, 65_521, 4_294_967_291]).collect();
+        for &divisor in numbers.iter().filter(|&&number| number > 0) {
+            for &value in &numbers {
+                for value in edges(value).into_iter().chain(edges(value.wrapping_mul(divisor))) {
+                    assert_eq!(Divisor::new(divisor).remainder(value), value % divisor, "{value} {divisor}");
                 }
             }
         }
