@@ -19,26 +19,18 @@ pub(crate) fn add(sum: u32, bytes: &[u8]) -> u32 {
     total as u32
 }
 
-/// As [`add`], without folding: for ranges that are added one after the other.
-///
-/// Long ranges are added four bytes at a time, which makes no difference to the folded sum (RFC 1071 section 2 (C)).
-/// Short ones are fields that were just stored; reading two of them at once would wait for both stores.
+/// As [`add`], without folding, and four bytes at a time, which makes no difference to the folded sum (RFC 1071
+/// section 2 (C)).
 pub(crate) fn add_unfolded(sum: u64, bytes: &[u8]) -> u64 {
+    let mut words = bytes.chunks_exact(4);
     let mut total = sum;
-    let mut rest = bytes;
-    if bytes.len() > 8 {
-        let mut words = bytes.chunks_exact(4);
-        for word in &mut words {
-            total += u64::from(u32::from_ne_bytes([word[0], word[1], word[2], word[3]]));
-        }
-        rest = words.remainder();
+    for word in &mut words {
+        total += u64::from(u32::from_ne_bytes([word[0], word[1], word[2], word[3]]));
     }
-    let mut pairs = rest.chunks_exact(2);
-    for pair in &mut pairs {
-        total += u64::from(u16::from_ne_bytes([pair[0], pair[1]]));
-    }
-    match pairs.remainder() {
-        [last] => total + u64::from(u16::from_ne_bytes([*last, 0])),
+    match *words.remainder() {
+        [a, b, c] => total + u64::from(u32::from_ne_bytes([a, b, c, 0])),
+        [a, b] => total + u64::from(u16::from_ne_bytes([a, b])),
+        [a] => total + u64::from(u16::from_ne_bytes([a, 0])),
         _ => total,
     }
 }

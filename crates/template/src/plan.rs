@@ -71,8 +71,10 @@ pub(crate) struct Checksum {
     pub(crate) udp: bool,
     /// The sum of all that does not vary, in the host's order.
     pub(crate) partial: u32,
-    /// Bytes still to be added; each range begins at an even distance from the start of what is covered.
-    pub(crate) terms: Vec<Range<usize>>,
+    /// Pairs of bytes still to be added, by the first; each is at an even distance from the start of what is covered.
+    pub(crate) pairs: Vec<u32>,
+    /// The same for long ranges, and for one odd byte.
+    pub(crate) ranges: Vec<Range<usize>>,
 }
 
 /// A plan cannot be sent that way.
@@ -261,8 +263,12 @@ fn store(place: &mut [u8], mask: u32, number: u64) {
 impl Checksum {
     fn write(&self, out: &mut [u8]) {
         let mut sum = u64::from(self.partial);
-        for term in &self.terms {
-            sum = checksum::add_unfolded(sum, &out[term.clone()]);
+        for &at in &self.pairs {
+            let at = at as usize;
+            sum += u64::from(u16::from_ne_bytes([out[at], out[at + 1]]));
+        }
+        for range in &self.ranges {
+            sum = checksum::add_unfolded(sum, &out[range.clone()]);
         }
         let sum = checksum::fold(sum);
         let value = if self.udp { checksum::finish_udp(sum) } else { checksum::finish(sum) };

@@ -8,6 +8,8 @@ use crate::language::error::{Checked, Fault, WarningKind};
 use crate::plan::Checksum;
 use crate::proto::Id;
 
+/// Up to this length, a range that varies is added pair by pair.
+const MOST_PAIRED_BYTES: usize = 8;
 /// Checksums of one packet.
 const MOST_CHECKSUMS: usize = 64;
 
@@ -35,7 +37,7 @@ impl Builder<'_> {
         let mut planned = Vec::new();
         for checksum in in_order(pending) {
             let plan = split(&checksum, &self.bytes, &varies);
-            if plan.terms.is_empty() {
+            if plan.pairs.is_empty() && plan.ranges.is_empty() {
                 self.store_fixed(&checksum, &plan);
             } else {
                 varies[plan.at..plan.at + 2].fill(true);
@@ -124,7 +126,8 @@ fn in_order(mut pending: Vec<PendingChecksum>) -> Vec<PendingChecksum> {
 
 /// Splits what is covered into the sum of what stays and the ranges that vary.
 fn split(checksum: &PendingChecksum, bytes: &[u8], varies: &[bool]) -> Checksum {
-    let mut plan = Checksum { at: checksum.at, udp: checksum.udp, partial: 0, terms: Vec::new() };
+    let mut plan =
+        Checksum { at: checksum.at, udp: checksum.udp, partial: 0, pairs: Vec::new(), ranges: Vec::new() };
     if let Some(pseudo) = &checksum.pseudo {
         let [a, b, c, d] = pseudo.bytes.to_be_bytes();
         plan.partial = checksum::add(0, &[a, b, c, d, 0, pseudo.protocol]);
@@ -136,16 +139,23 @@ fn split(checksum: &PendingChecksum, bytes: &[u8], varies: &[bool]) -> Checksum 
 
 fn split_range(plan: &mut Checksum, range: Range<usize>, bytes: &[u8], varies: &[bool]) {
     let own = plan.at..plan.at + 2;
-    let first = plan.terms.len();
+    let mut terms: Vec<Range<usize>> = Vec::new();
     for start in range.clone().step_by(2) {
         let word = start..(start + 2).min(range.end);
         if !word.clone().any(|at| varies[at] && !own.contains(&at)) {
             plan.partial = checksum::add(plan.partial, &bytes[word]);
             continue;
         }
-        match plan.terms[first..].last_mut() {
+        match terms.last_mut() {
             Some(last) if last.end == word.start => last.end = word.end,
-            _ => plan.terms.push(word),
+            _ => terms.push(word),
+        }
+    }
+    for term in terms {
+        if term.len() > MOST_PAIRED_BYTES || !term.len().is_multiple_of(2) {
+            plan.ranges.push(term);
+        } else {
+            plan.pairs.extend(term.step_by(2).map(|at| at as u32));
         }
     }
 }
