@@ -216,7 +216,19 @@ impl Emitter {
 }
 
 impl Varying {
+    #[inline]
     fn write(&self, k: u64, random: &mut Random, out: &mut [u8]) {
+        if let Source::Small(counter) = &self.source
+            && self.mask == 0
+            && self.at.end == self.at.start + 2
+        {
+            let bytes = (counter.at(k) as u16).to_be_bytes();
+            return out[self.at.start..self.at.start + 2].copy_from_slice(&bytes);
+        }
+        self.write_other(k, random, out);
+    }
+
+    fn write_other(&self, k: u64, random: &mut Random, out: &mut [u8]) {
         let place = &mut out[self.at.clone()];
         let small = match &self.source {
             Source::Bytes if self.mask == 0 => return random.fill(place),

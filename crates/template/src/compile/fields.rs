@@ -104,11 +104,13 @@ impl Builder<'_> {
                 self.warnings.add(WarningKind::WideCounter, value.span, message);
             }
             let source = Source::Bytes; // replaced when the packet is complete
-            return self.push(Varying { at: part, mask, source }, Some((step, down)), value);
+            self.push(Varying { at: part, mask, source }, Some((step, down)));
+            return Ok(());
         };
         let part = check_range(place.field, part, least, most)?;
         let source = Source::counter(Counter::in_field(least.value, most.value, step, down), part.len());
-        self.push(Varying { at: part, mask, source }, None, value)
+        self.push(Varying { at: part, mask, source }, None);
+        Ok(())
     }
 
     fn random(
@@ -125,7 +127,8 @@ impl Builder<'_> {
                 let message = "all values are drawn; trafgen never sets the top bit of a field of four bytes";
                 self.warnings.add(WarningKind::RandomTopBit, value.span, message);
             }
-            return self.push(Varying { at: part, mask, source: Source::Bytes }, None, value);
+            self.push(Varying { at: part, mask, source: Source::Bytes }, None);
+            return Ok(());
         };
         if part.len() > 4 && least.bytes == 0 {
             let message = "the range is one of numbers, for the last bytes; trafgen draws every byte from it";
@@ -136,13 +139,13 @@ impl Builder<'_> {
             0..=8 => Source::Range(least.value as u64, most.value as u64),
             _ => Source::WideRange(least.value, most.value),
         };
-        self.push(Varying { at: part, mask, source }, None, value)
+        self.push(Varying { at: part, mask, source }, None);
+        Ok(())
     }
 
-    fn push(&mut self, varying: Varying, from_current: Option<(u128, bool)>, _value: &Value) -> Checked<()> {
+    fn push(&mut self, varying: Varying, from_current: Option<(u128, bool)>) {
         self.forget_varying(varying.at.clone(), varying.mask);
         self.varying.push(PendingVarying { varying, from_current, low_level: false });
-        Ok(())
     }
 }
 
