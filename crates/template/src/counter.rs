@@ -16,10 +16,10 @@ pub(crate) struct Counter {
 /// A [`Counter`] whose numbers and products have at most 64 bits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct SmallCounter {
-    base: u64,
-    down: bool,
-    start: u64,
-    step: u64,
+    pub(crate) base: u64,
+    pub(crate) down: bool,
+    pub(crate) start: u64,
+    pub(crate) step: u64,
     modulus: Divisor,
     period: Divisor,
 }
@@ -35,6 +35,24 @@ impl SmallCounter {
     pub(crate) fn period(&self) -> Option<u64> {
         Some(self.period.number)
     }
+
+    /// What the packet's number is reduced by.
+    pub(crate) fn period_number(&self) -> u64 {
+        self.period.number
+    }
+
+    /// What the value is reduced by.
+    pub(crate) fn modulus_number(&self) -> u64 {
+        self.modulus.number
+    }
+}
+
+/// A [`Counter`] over all values of a number of bits, at most 64: `(start + k * step) & mask`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Powers {
+    pub(crate) start: u64,
+    pub(crate) step: u64,
+    pub(crate) mask: u64,
 }
 
 /// A divisor with what makes its remainders cheap: for 32 bits, two multiplications instead of a division (Lemire,
@@ -113,6 +131,17 @@ impl Counter {
             step: self.step as u64,
             modulus: Divisor::new(self.modulus as u64),
             period: Divisor::new(self.period as u64),
+        })
+    }
+
+    /// The same as a mask, if it has that form.
+    pub(crate) fn powers(&self) -> Option<Powers> {
+        let whole = self.modulus.is_power_of_two() && self.modulus <= 1 << 64 && self.base == 0 && !self.down;
+        let natural = self.modulus != 0 && self.period == self.modulus / gcd(self.step, self.modulus);
+        (whole && natural).then_some(Powers {
+            start: self.start as u64,
+            step: self.step as u64,
+            mask: (self.modulus - 1) as u64,
         })
     }
 

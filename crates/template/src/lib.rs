@@ -28,6 +28,7 @@
 //! | `compile` | tree to plan: fields, missing headers, lengths, checksums |
 //! | `plan` | the plan and its packets; `counter` and `random` are its sources |
 //! | `explain` | bytes to text, field by field |
+//! | `lower_plan` | the plan's packets as eBPF instructions |
 //! | `udp`, `lower` | [`UdpFrame`], its bytes and its instructions |
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
@@ -38,6 +39,7 @@ mod counter;
 mod explain;
 mod language;
 mod lower;
+mod lower_plan;
 mod plan;
 mod proto;
 mod random;
@@ -48,6 +50,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 pub use explain::explain;
 pub use language::error::{Error, Warning, WarningKind};
 pub use language::source::Place;
+pub use lower_plan::LowerError;
 pub use plan::{Emitter, Plan, WorkerError};
 pub use udp::{Addresses, CheckedFrame, FrameError, UdpFrame};
 

@@ -154,18 +154,18 @@ impl Plan {
 
 /// A worker's part of a packet: numbers `offset`, `offset + stride`, ...
 #[derive(Debug, Clone, Copy)]
-struct Share {
-    packet: usize,
-    stride: u64,
-    offset: u64,
+pub(crate) struct Share {
+    pub(crate) packet: usize,
+    pub(crate) stride: u64,
+    pub(crate) offset: u64,
 }
 
 /// Makes the packets of one worker. Packet `i` depends on nothing but the plan, the worker, the seed and `i`.
 #[derive(Debug, Clone)]
 pub struct Emitter {
-    packets: Arc<[Packet]>,
-    shares: Arc<[Share]>,
-    streams: Streams,
+    pub(crate) packets: Arc<[Packet]>,
+    pub(crate) shares: Arc<[Share]>,
+    pub(crate) streams: Streams,
 }
 
 impl Emitter {

@@ -7,7 +7,8 @@ pub(crate) struct Random {
     state: u64,
 }
 
-const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
+/// What a state moves by with each number.
+pub(crate) const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// What the streams of one worker have in common.
 #[derive(Debug, Clone, Copy)]
@@ -20,6 +21,11 @@ impl Streams {
         Self { key: mix(seed ^ mix(u64::from(worker).wrapping_add(STEP))) }
     }
 
+    /// Where the stream of packet 0 begins.
+    pub(crate) fn key(self) -> u64 {
+        self.key
+    }
+
     /// The stream of one packet.
     pub(crate) fn of_packet(self, index: u64) -> Random {
         Random { state: self.key.wrapping_add(index.wrapping_mul(ODD)) }
@@ -28,7 +34,7 @@ impl Streams {
 
 /// The distance of the streams of neighbouring packets: 2^64 / pi, odd. The first 8,192 numbers of a packet come again in
 /// no packet that is less than 2^49 away.
-const ODD: u64 = 0x517c_c1b7_2722_0a95;
+pub(crate) const ODD: u64 = 0x517c_c1b7_2722_0a95;
 
 impl Random {
     pub(crate) fn next(&mut self) -> u64 {
@@ -60,10 +66,11 @@ impl Random {
     }
 }
 
+/// Steps of the mix: a shift, and a factor after it.
+pub(crate) const MIX: [(u32, u64); 3] = [(30, 0xbf58_476d_1ce4_e5b9), (27, 0x94d0_49bb_1331_11eb), (31, 1)];
+
 fn mix(value: u64) -> u64 {
-    let value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    value ^ (value >> 31)
+    MIX.iter().fold(value, |value, &(shift, factor)| (value ^ (value >> shift)).wrapping_mul(factor))
 }
 
 #[cfg(test)]
