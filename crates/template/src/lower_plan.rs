@@ -12,7 +12,7 @@ use crate::plan::{Checksum, Emitter, Packet, Share, Source, Varying};
 use crate::random::{MIX, ODD, STEP};
 
 /// Random bytes of one packet that are drawn by instructions.
-const MOST_RANDOM_BYTES: usize = 512;
+const MOST_RANDOM_BYTES: usize = 1500;
 /// Bytes of one packet that are written or read by instructions.
 const MOST_BYTES: usize = 2048;
 /// Packets of one program.

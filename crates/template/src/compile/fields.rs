@@ -44,7 +44,6 @@ impl Builder<'_> {
             ValueKind::Ipv6(address) if whole(16) => self.bytes[at..at + 16].copy_from_slice(address),
             _ => return Err(wrong_kind(field, value)),
         }
-        self.forget_varying(at..at + usize::from(field.bytes), field.mask);
         Ok(())
     }
 
@@ -59,11 +58,6 @@ impl Builder<'_> {
         let old = target.iter().fold(0_u32, |sum, byte| sum << 8 | u32::from(*byte));
         let new = old & !field.mask | (number as u32) << field.shift() & field.mask;
         target.copy_from_slice(&new.to_be_bytes()[4 - bytes..]);
-    }
-
-    /// A value that is given later counts, as for numbers.
-    fn forget_varying(&mut self, at: Range<usize>, mask: u32) {
-        self.varying.retain(|known| known.low_level || known.varying.at != at || known.varying.mask != mask);
     }
 
     /// The bytes that an item means: the field, or a part of it.
@@ -143,9 +137,18 @@ impl Builder<'_> {
         Ok(())
     }
 
+    /// A function that is given later replaces the one before; a value is where a counter begins.
     fn push(&mut self, varying: Varying, from_current: Option<(u128, bool)>) {
-        self.forget_varying(varying.at.clone(), varying.mask);
-        self.varying.push(PendingVarying { varying, from_current, low_level: false });
+        let pending = PendingVarying { varying, from_current, low_level: false };
+        // Fields come after the functions of bytes in front of their header, so that the search is short.
+        let start = self.varying.iter().rposition(|known| known.low_level).map_or(0, |last| last + 1);
+        let same = |known: &&mut PendingVarying| {
+            known.varying.at == pending.varying.at && known.varying.mask == pending.varying.mask
+        };
+        match self.varying[start..].iter_mut().find(same) {
+            Some(known) => *known = pending,
+            None => self.varying.push(pending),
+        }
     }
 }
 
