@@ -164,7 +164,8 @@ impl Counter {
     }
 }
 
-fn gcd(a: u128, b: u128) -> u128 {
+/// The greatest common divisor.
+pub(crate) fn gcd(a: u128, b: u128) -> u128 {
     let (mut a, mut b) = (a, b);
     while a != 0 {
         (a, b) = (b % a, a);

@@ -282,7 +282,7 @@ fn source(varying: &Varying) -> String {
     match &varying.source {
         Source::Bytes => "random".to_owned(),
         Source::Range(first, last) => format!("random from {first} to {last}"),
-        Source::WideRange(first, last) => format!("random from {first} to {last}"),
+        Source::WideRange(range) => format!("random from {} to {}", range.0, range.1),
         Source::Small(counter) => count(|k| counter.at(k).into(), counter.period()),
         Source::Counter(counter) => count(|k| counter.at(k), counter.period()),
     }

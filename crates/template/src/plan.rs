@@ -6,7 +6,7 @@ use std::sync::Arc;
 use thiserror::Error;
 
 use crate::checksum;
-use crate::counter::{Counter, SmallCounter};
+use crate::counter::{Counter, SmallCounter, gcd};
 use crate::proto::Id;
 use crate::random::{Random, Streams};
 
@@ -42,13 +42,13 @@ pub(crate) struct Varying {
 
 #[derive(Debug, Clone)]
 pub(crate) enum Source {
-    Counter(Counter),
+    Counter(Box<Counter>),
     /// A counter in its fast form.
     Small(SmallCounter),
     /// A number from the first to the second, inclusive.
     Range(u64, u64),
     /// The same with numbers of more than 64 bits.
-    WideRange(u128, u128),
+    WideRange(Box<(u128, u128)>),
     /// All bytes.
     Bytes,
 }
@@ -58,7 +58,7 @@ impl Source {
     pub(crate) fn counter(counter: Counter, bytes: usize) -> Self {
         match counter.small() {
             Some(small) if bytes <= 8 => Self::Small(small),
-            _ => Self::Counter(counter),
+            _ => Self::Counter(Box::new(counter)),
         }
     }
 }
@@ -115,6 +115,27 @@ impl Plan {
     /// Whether anything changes from one round of the program to the next.
     pub fn varies(&self) -> bool {
         self.packets.iter().any(|packet| !packet.varying.is_empty())
+    }
+
+    /// The highest worker that a `cpu()` names: with fewer workers, packets may never be sent.
+    pub fn highest_worker(&self) -> Option<u32> {
+        self.packets.iter().filter_map(|packet| packet.workers.map(|(_, last)| last)).max()
+    }
+
+    /// After how many of its kind packet number `packet` of the program comes again: how many different ones there
+    /// are, if the counters are all that tells them apart. None if it has random fields, or repeats later than
+    /// after 2^64, or if there is no such packet.
+    pub fn period(&self, packet: usize) -> Option<u64> {
+        let varying = &self.packets.get(packet)?.varying;
+        varying.iter().try_fold(1_u64, |all, varying| {
+            let own = match &varying.source {
+                Source::Small(counter) => counter.period()?,
+                Source::Counter(counter) => counter.period()?,
+                Source::Range(..) | Source::WideRange(..) | Source::Bytes => return None,
+            };
+            let common = gcd(all.into(), own.into()) as u64;
+            all.checked_mul(own / common)
+        })
     }
 
     /// What worker number `worker` of `workers` sends, with its random numbers from `seed`.
@@ -236,7 +257,8 @@ impl Varying {
                 let bytes = counter.at(k).to_be_bytes();
                 return place.copy_from_slice(&bytes[16 - place.len()..]);
             }
-            Source::WideRange(first, last) => {
+            Source::WideRange(range) => {
+                let (first, last) = **range;
                 let bytes = first.wrapping_add(random.up_to_wide(last - first)).to_be_bytes();
                 let len = place.len().min(16);
                 return place[..len].copy_from_slice(&bytes[16 - len..]);

@@ -55,6 +55,19 @@ fn cpu_picks_the_workers() {
 }
 
 #[test]
+fn a_plan_tells_its_workers_and_how_many_packets_differ() {
+    let plan = |text: &str| parse(text).unwrap().plan;
+    assert_eq!(plan("cpu(3-1): { 1 } { 2 }").highest_worker(), Some(3));
+    assert_eq!(plan("{ 1 }").highest_worker(), None);
+    assert_eq!(plan("{ udp(sp=dinc(1, 6), dp=dinc(1, 4)) }").period(0), Some(12));
+    assert_eq!(plan("{ udp(sp=dinc(5, 10, 4)) }").period(0), Some(2));
+    assert_eq!(plan("{ 1 }").period(0), Some(1));
+    assert_eq!(plan("{ drnd() }").period(0), None);
+    assert_eq!(plan("{ 1 }").period(1), None);
+    assert_eq!(plan("{ ipv6(sa=dinc()) }").period(0), None);
+}
+
+#[test]
 fn random_bytes_depend_on_seed_worker_and_index_alone() {
     let compiled = parse("{ drnd(16) }").unwrap();
     let packet = |worker, seed, index| compiled.plan.emitter(worker, 2, seed).unwrap().to_vec(index);

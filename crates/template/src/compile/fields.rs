@@ -131,7 +131,7 @@ impl Builder<'_> {
         let part = check_range(place.field, part, least, most)?;
         let source = match part.len() {
             0..=8 => Source::Range(least.value as u64, most.value as u64),
-            _ => Source::WideRange(least.value, most.value),
+            _ => Source::WideRange(Box::new((least.value, most.value))),
         };
         self.push(Varying { at: part, mask, source }, None);
         Ok(())
