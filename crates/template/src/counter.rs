@@ -26,6 +26,7 @@ pub(crate) struct SmallCounter {
 
 impl SmallCounter {
     /// The value for the k-th packet that has the counter.
+    #[inline]
     pub(crate) fn at(&self, k: u64) -> u64 {
         let moved = self.modulus.remainder(self.start + self.period.remainder(k) * self.step);
         if self.down { self.base - moved } else { self.base + moved }
@@ -70,6 +71,7 @@ impl Divisor {
         Self { number, inverse: (u64::MAX / number).wrapping_add(1) }
     }
 
+    #[inline]
     fn remainder(self, value: u64) -> u64 {
         if value < self.number {
             return value;

@@ -296,15 +296,19 @@ fn store(place: &mut [u8], mask: u32, number: u64) {
 
 impl Checksum {
     fn write(&self, out: &mut [u8]) {
-        let mut sum = u64::from(self.partial);
+        // A packet has fewer than 2^16 pairs, so that their sum has 32 bits.
+        let mut sum = self.partial;
         for &at in &self.pairs {
             let at = at as usize;
-            sum += u64::from(u16::from_ne_bytes([out[at], out[at + 1]]));
+            sum += u32::from(u16::from_ne_bytes([out[at], out[at + 1]]));
         }
-        for range in &self.ranges {
-            sum = checksum::add_unfolded(sum, &out[range.clone()]);
+        if !self.ranges.is_empty() {
+            let long = self
+                .ranges
+                .iter()
+                .fold(u64::from(sum), |sum, range| checksum::add_unfolded(sum, &out[range.clone()]));
+            sum = checksum::fold(long);
         }
-        let sum = checksum::fold(sum);
         let value = if self.udp { checksum::finish_udp(sum) } else { checksum::finish(sum) };
         out[self.at..self.at + 2].copy_from_slice(&value.to_ne_bytes());
     }
