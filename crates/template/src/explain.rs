@@ -141,7 +141,7 @@ impl Text<'_> {
                     _ => format!("  wrong, {wanted:#06x} would be right"),
                 };
             }
-            line += &self.varies(at..end, field.mask);
+            line += &self.varies(at..end, field);
             let _ = writeln!(self.out, "{line}");
         }
         let end = (layer.at + layer.len).min(self.frame.len());
@@ -180,7 +180,8 @@ impl Text<'_> {
     }
 
     /// What varies in these bits, or a checksum that follows.
-    fn varies(&self, at: Range<usize>, mask: u32) -> String {
+    fn varies(&self, at: Range<usize>, field: &Field) -> String {
+        let mask = field.mask;
         let Some(packet) = self.packet else { return String::new() };
         if packet.checksums.iter().any(|checksum| checksum.at == at.start && at.len() == 2) {
             return "  computed for every packet".to_owned();
@@ -190,7 +191,13 @@ impl Text<'_> {
             varying.at.start < at.end && at.start < varying.at.end && bits
         };
         match packet.varying.iter().find(touches) {
-            Some(varying) => format!("  varies: {}", source(varying)),
+            Some(varying) if varying.at == at => {
+                let show = |number: u128| {
+                    value(&number.to_be_bytes()[16 - at.len()..], &Field { mask: 0, ..*field })
+                };
+                format!("  varies: {}", source(varying, show))
+            }
+            Some(varying) => format!("  varies: {}", plain(varying)),
             None => String::new(),
         }
     }
@@ -213,7 +220,7 @@ impl Text<'_> {
             packet.varying.iter().filter(|known| known.at.start >= range.start && known.at.end <= range.end)
         {
             let (start, end) = (varying.at.start, varying.at.end - 1);
-            let _ = writeln!(self.out, "{start:>5}    bytes {start} to {end} vary: {}", source(varying));
+            let _ = writeln!(self.out, "{start:>5}    bytes {start} to {end} vary: {}", plain(varying));
         }
     }
 
@@ -278,18 +285,25 @@ fn value(bytes: &[u8], field: &Field) -> String {
     }
 }
 
-fn source(varying: &Varying) -> String {
+fn plain(varying: &Varying) -> String {
+    source(varying, |number| number.to_string())
+}
+
+/// What a field holds from packet to packet, its values shown by `show`.
+fn source(varying: &Varying, show: impl Fn(u128) -> String) -> String {
     match &varying.source {
         Source::Bytes => "random".to_owned(),
-        Source::Range(first, last) => format!("random from {first} to {last}"),
-        Source::WideRange(range) => format!("random from {} to {}", range.0, range.1),
-        Source::Small(counter) => count(|k| counter.at(k).into(), counter.period()),
-        Source::Counter(counter) => count(|k| counter.at(k), counter.period()),
+        Source::Range(first, last) => {
+            format!("random from {} to {}", show((*first).into()), show((*last).into()))
+        }
+        Source::WideRange(range) => format!("random from {} to {}", show(range.0), show(range.1)),
+        Source::Small(counter) => count(|k| show(counter.at(k).into()), counter.period()),
+        Source::Counter(counter) => count(|k| show(counter.at(k)), counter.period()),
     }
 }
 
-fn count(at: impl Fn(u64) -> u128, period: Option<u64>) -> String {
-    let first: Vec<String> = (0..3).map(|k| at(k).to_string()).collect();
+fn count(at: impl Fn(u64) -> String, period: Option<u64>) -> String {
+    let first: Vec<String> = (0..3).map(at).collect();
     let again = period.map_or(String::new(), |period| format!(", again after {period}"));
     format!("counter {}, ...{again}", first.join(", "))
 }
@@ -314,7 +328,7 @@ mod tests {
             "   18  ipv4",
             "   26    ttl        3",
             "   30    sa         10.0.0.1",
-            "   34    da         0.0.0.1  varies: counter 1, 2, 3, ..., again after 4",
+            "   34    da         0.0.0.1  varies: counter 0.0.0.1, 0.0.0.2, 0.0.0.3, ..., again after 4",
             "   38    sport      9",
             "   46  payload (5 bytes)",
             "   49    bytes 49 to 50 vary: random",

@@ -40,6 +40,15 @@ fn a_worker_that_is_faster_repeats_no_flow_of_another() {
     assert!(first.is_disjoint(&second) && !second.is_empty());
 }
 
+/// Threads may each have an emitter, or share one.
+#[test]
+fn emitters_may_be_sent_to_threads() {
+    fn is_shared<T: Send + Sync + Clone + 'static>(_: &T) {}
+    let compiled = parse("{ 1 }").unwrap();
+    is_shared(&compiled.plan);
+    is_shared(&compiled.plan.emitter(0, 1, 1).unwrap());
+}
+
 #[test]
 fn cpu_picks_the_workers() {
     let compiled = parse("cpu(0): { 0xaa } cpu(1:2): { 0xbb } cpu(9): { 0xcc }").unwrap();

@@ -86,6 +86,7 @@ pub(crate) struct Item {
     pub(crate) value: Option<Value>,
     /// What stands in brackets behind the name.
     pub(crate) inner: Option<Vec<Inner>>,
+    /// The name.
     pub(crate) span: Span,
 }
 

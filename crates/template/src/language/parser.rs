@@ -295,9 +295,7 @@ impl Parser<'_> {
             item.offset = Some(self.offset(open.at)?);
         }
         if let Some(equals) = self.take(b'=') {
-            let value = self.value(equals.at)?;
-            item.span = item.span.to(value.span);
-            item.value = Some(value);
+            item.value = Some(self.value(equals.at)?);
         }
         Ok(item)
     }
