@@ -18,6 +18,8 @@ use crate::SyscallError;
 /// The calling thread's namespace as a file. `/proc/self` would be that of the process's first thread.
 const OWN_NAMESPACE: &str = "/proc/thread-self/ns/net";
 
+const NEW_NETWORK: &str = "unshare network namespace";
+
 /// A network namespace, alive at least as long as this value.
 #[derive(Debug)]
 pub struct Netns {
@@ -31,7 +33,7 @@ impl Netns {
     /// EPERM without CAP_SYS_ADMIN in the user namespace, ENOSPC at the limit `user.max_net_namespaces`.
     pub fn unnamed() -> Result<Self, SyscallError> {
         on_a_thread(|| {
-            unshare(libc::CLONE_NEWNET, "unshare network namespace")?;
+            unshare(libc::CLONE_NEWNET, NEW_NETWORK).map_err(explain_limit)?;
             Self::current()
         })?
     }
@@ -121,6 +123,21 @@ pub fn enter_user_namespace() -> Result<(), SyscallError> {
     write_map("/proc/self/gid_map", &format!("0 {gid} 1"))
 }
 
+/// Moves the calling thread into a network namespace of its own, where the one it is in belongs to another user
+/// namespace: root of a user namespace has no rights in the host's network. Does nothing where packet sockets
+/// may be opened. To be called before the first thread is started, as those see to themselves.
+///
+/// # Errors
+/// EPERM without CAP_SYS_ADMIN in the user namespace, ENOSPC at a limit, which is then named.
+pub fn leave_foreign_network() -> Result<(), SyscallError> {
+    let opened =
+        rustix::net::socket(rustix::net::AddressFamily::PACKET, rustix::net::SocketType::DGRAM, None);
+    if opened.err() == Some(rustix::io::Errno::PERM) {
+        unshare(libc::CLONE_NEWNET, NEW_NETWORK).map_err(explain_limit)?;
+    }
+    Ok(())
+}
+
 fn write_map(path: &str, text: &str) -> Result<(), SyscallError> {
     fs::write(path, text).map_err(|error| explain(SyscallError::new("write user namespace map", path, error)))
 }
@@ -129,8 +146,21 @@ fn write_map(path: &str, text: &str) -> Result<(), SyscallError> {
 fn explain(error: SyscallError) -> SyscallError {
     match user_namespace_obstacle(crate::sysctl::read_opt) {
         Some(obstacle) => error.with_detail(obstacle),
-        None => error,
+        None => explain_limit(error),
     }
+}
+
+/// Names the limits where one of them is reached: ENOSPC (kernel/ucount.c, 6.18).
+fn explain_limit(error: SyscallError) -> SyscallError {
+    if error.errno() != Some(libc::ENOSPC) {
+        return error;
+    }
+    let value = |name: &str| crate::sysctl::read_opt(name).map_or("?".into(), |text| text.trim().to_owned());
+    let [networks, users] = ["user.max_net_namespaces", "user.max_user_namespaces"].map(value);
+    error.with_detail(format!(
+        "a limit is reached: user.max_net_namespaces = {networks} or user.max_user_namespaces = {users}, here or in a \
+         user namespace above"
+    ))
 }
 
 /// Why an ordinary user may not make a user namespace here, judged by the settings that `read` returns.

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use traffic::BackendKind;
 use traffic::programs::MAX_SPIN;
 
+use crate::paths::Ending;
 use crate::words::nearest;
 
 /// One thing to measure: a path at a frame size, in a setting.
@@ -27,7 +28,7 @@ impl Cell {
             Factor::Nothing | Factor::Command => {}
             Factor::Rules => setting.rules = number("rules", value)?,
             Factor::Frame => cell.frame_bytes = number("frame", value)?,
-            Factor::Flows => setting.flows = number("flows", value)?,
+            Factor::Flows => setting.flows = parse_flows(value).map_err(anyhow::Error::msg)?,
             Factor::Batch => setting.batch = number("batch", value)?,
             Factor::Backend => setting.backend = Some(parse_backend(value)?),
             Factor::Gro => setting.gro = parse_switch("gro", value)?,
@@ -56,7 +57,7 @@ pub(crate) struct Setting {
     pub(crate) gro: bool,
     /// CPU mask of receive packet steering, in hexadecimal.
     pub(crate) rps: String,
-    /// Steps of work added to every frame, about 1 ns each.
+    /// Steps of work added to every frame, very roughly 0.5 to 1 ns each.
     pub(crate) spin: u32,
 }
 
@@ -70,6 +71,7 @@ impl Setting {
     /// Refuses what no lab can be made of. What a path cannot take is refused by the path.
     pub(crate) fn check(&self) -> Result<()> {
         ensure!(self.flows >= 1, "flows = 0: at least one flow is needed to send anything");
+        ensure!(self.flows <= Ending::MAX_FLOWS, "{}", too_many_flows(&self.flows.to_string()));
         ensure!(
             (1..=256).contains(&self.batch),
             "batch = {}: 1 to 256 frames can be handed over at once (TEST_XDP_MAX_BATCH, net/bpf/test_run.c)",
@@ -253,6 +255,21 @@ pub(crate) fn parse_switch(name: &str, value: &str) -> Result<bool> {
         "off" | "false" | "0" => Ok(false),
         other => bail!("{name} = {other}: use on or off"),
     }
+}
+
+/// A number of flows.
+pub(crate) fn parse_flows(value: &str) -> Result<u16, String> {
+    let number: u64 = value.parse().map_err(|_| format!("flows = {value}: a whole number is needed"))?;
+    let flows = u16::try_from(number).ok().filter(|&flows| flows <= Ending::MAX_FLOWS);
+    flows.ok_or_else(|| too_many_flows(value))
+}
+
+fn too_many_flows(value: &str) -> String {
+    format!(
+        "flows = {value}: at most {}, since each has a destination port of its own, from {} on",
+        Ending::MAX_FLOWS,
+        Ending::FIRST_PORT
+    )
 }
 
 /// A backend by name.

@@ -6,6 +6,9 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
 
+use crate::cell::parse_flows;
+use crate::scenario::TIME_S;
+
 /// What does one packet cost on this path, and did my change make it cheaper?
 #[derive(Debug, Parser)]
 #[command(name = "perpacket", version, max_term_width = 100, arg_required_else_help = true)]
@@ -20,7 +23,7 @@ pub(crate) enum Command {
     Path(PathArgs),
     /// Compare two variants of a path in interleaved pairs: an interval and a verdict
     Ab(AbArgs),
-    /// Run a scenario file (TOML), as every command prints with -v and keeps in its record
+    /// Run a scenario file (TOML), as path, ab and run print it with -v
     Run(RunArgs),
     /// Line rate, time per packet, and differences of packet rates
     Wire(WireArgs),
@@ -62,7 +65,8 @@ pub(crate) struct AbArgs {
     /// Without it A and B are the same, which shows the noise that is left (A/A)
     #[arg(long, value_name = "KEY=A,B", conflicts_with_all = ["a", "b"])]
     pub(crate) vary: Option<String>,
-    /// Command that makes variant A, run inside the system under test before its slices
+    /// Command that makes variant A, run inside the system under test before its slices. Both run in the
+    /// same lab, each time the variant changes, so each must undo what the other did
     #[arg(long, value_name = "CMD", requires = "b")]
     pub(crate) a: Option<String>,
     /// Command that makes variant B
@@ -138,7 +142,7 @@ pub(crate) struct SettingArgs {
     #[arg(long, value_name = "BACKEND")]
     pub(crate) backend: Option<String>,
     /// Flows, which differ in the destination port
-    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = parse_flows)]
     pub(crate) flows: u16,
     /// Packet-filter rules that match nothing, before the path's own
     #[arg(long, value_name = "N", default_value_t = 0)]
@@ -152,7 +156,8 @@ pub(crate) struct SettingArgs {
     /// Receive packet steering: CPU mask of the receiving device, in hexadecimal
     #[arg(long, value_name = "MASK", default_value = "0")]
     pub(crate) rps: String,
-    /// Added work for each frame in the injecting program, in steps of about 1 ns
+    /// Added work for each frame in the injecting program, in steps of very roughly 0.5 to 1 ns: calibrate
+    /// it. Any number above 0 takes another program, with two locked exchanges (about 50 ns more)
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub(crate) spin: u32,
 }
@@ -216,7 +221,7 @@ fn parse_percent(text: &str) -> Result<f64, String> {
     if number.is_finite() && number > 0.0 && number < 100.0 {
         Ok(number / 100.0)
     } else {
-        Err(format!("`{text}` is outside 0 to 100 %"))
+        Err(format!("`{text}` must be above 0 and below 100 %"))
     }
 }
 
@@ -230,7 +235,7 @@ fn parse_duration(text: &str) -> Result<Duration, String> {
         unit => return Err(format!("`{unit}` is no unit of time; use ms, s, min or h")),
     };
     let seconds = digits.parse::<f64>().map_err(|_| format!("`{text}` is no time; write 10s"))? * factor;
-    if !(0.05..=86_400.0).contains(&seconds) {
+    if !TIME_S.contains(&seconds) {
         return Err(format!("`{text}` is outside 50 ms to 24 h"));
     }
     Ok(Duration::from_secs_f64(seconds))

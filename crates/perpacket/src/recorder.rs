@@ -2,7 +2,7 @@
 
 use std::env;
 use std::fs::{self, File, OpenOptions};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use jiff::Timestamp;
@@ -22,6 +22,10 @@ pub(crate) type CounterValues = Vec<(&'static str, Option<f64>)>;
 pub(crate) struct Recorder {
     record: Record,
     journal: Option<(PathBuf, RecordWriter<File>)>,
+    /// Why the journal ended before the run did. The run goes on without it: what it measures is printed all the same.
+    broken: Option<anyhow::Error>,
+    /// Whether warnings are kept from standard error.
+    quiet: bool,
     /// Slices that are not yet in the journal.
     pending: SliceColumns,
     /// Where the document goes, where one was asked for.
@@ -36,7 +40,14 @@ impl Recorder {
     pub(crate) fn start(head: Head, output: &OutputArgs) -> Result<Self> {
         let document = output.json.as_deref().map(OutputFile::open).transpose()?;
         let journal = if output.no_save { None } else { Some(open_journal(&head, output)?) };
-        Ok(Self { record: Record::new(head), journal, pending: SliceColumns::new(), document })
+        Ok(Self {
+            record: Record::new(head),
+            journal,
+            broken: None,
+            quiet: output.quiet,
+            pending: SliceColumns::new(),
+            document,
+        })
     }
 
     /// Adds slices with their counters; they reach the file with the next [`flush`](Self::flush).
@@ -47,6 +58,9 @@ impl Recorder {
     }
 
     /// Appends what came since the last time to the file.
+    ///
+    /// # Errors
+    /// None: a file that takes no more is told by [`end`](Self::end). The same holds for the other parts.
     pub(crate) fn flush(&mut self) -> Result<()> {
         if self.pending.is_empty() {
             return Ok(());
@@ -87,35 +101,57 @@ impl Recorder {
     }
 
     /// Ends the record, writes it as a document where that was asked for, and says where it is kept.
+    ///
+    /// # Errors
+    /// Where the document cannot be written; else the first failure of the file in the store.
     pub(crate) fn end(mut self, end: End) -> Result<Option<PathBuf>> {
         self.flush()?;
         self.record.interrupted = false;
         self.record.end = Some(end.clone());
-        let kept = match self.journal {
-            Some((path, writer)) => {
-                let file = writer.end(&end).with_context(|| format!("append to {}", path.display()))?;
-                file.sync_all().with_context(|| format!("write {} to disk", path.display()))?;
-                Some(path)
-            }
-            None => None,
+        let kept = match (self.broken, self.journal) {
+            (Some(error), _) => Err(error),
+            (None, Some((path, writer))) => end_journal(path, writer, &end).map(Some),
+            (None, None) => Ok(None),
         };
         if let Some(file) = self.document {
             file.write(&(self.record.document()? + "\n"))?;
         }
-        Ok(kept)
+        kept
     }
 
     fn append(
         &mut self,
         write: impl FnOnce(&mut RecordWriter<File>) -> Result<(), record::RecordError>,
     ) -> Result<()> {
-        match &mut self.journal {
-            Some((path, writer)) => write(writer).with_context(|| {
-                format!("append to {}; make room, or run with --no-save or --store DIR", path.display())
-            }),
-            None => Ok(()),
+        if let Some((path, writer)) = &mut self.journal
+            && let Err(error) = write(writer)
+        {
+            let error = anyhow::Error::new(error).context(cannot_append(path));
+            let warning = Warning {
+                what: "the record in the store ends here".into(),
+                fact: report::chain(&error),
+                next_step: "the run goes on, prints its result, and ends with exit code 2".into(),
+                ..Warning::default()
+            };
+            if !self.quiet {
+                report::write_stderr(&report::warning_line(&warning));
+            }
+            self.record.warnings.push(warning);
+            self.broken = Some(error);
+            self.journal = None;
         }
+        Ok(())
     }
+}
+
+fn cannot_append(path: &Path) -> String {
+    format!("append to {}; make room, or run with --no-save or --store DIR", path.display())
+}
+
+fn end_journal(path: PathBuf, writer: RecordWriter<File>, end: &End) -> Result<PathBuf> {
+    let file = writer.end(end).with_context(|| cannot_append(&path))?;
+    file.sync_all().with_context(|| format!("write {} to disk", path.display()))?;
+    Ok(path)
 }
 
 /// What wrote the record.
@@ -160,9 +196,10 @@ fn open_journal(head: &Head, output: &OutputArgs) -> Result<(PathBuf, RecordWrit
     }
 }
 
-/// `--store`, else the user's data directory (XDG Base Directory Specification).
+/// `--store`, else the user's data directory (XDG Base Directory Specification). An empty name is none, as if the
+/// variable were not set.
 fn store_folder(output: &OutputArgs) -> Result<PathBuf> {
-    if let Some(folder) = &output.store {
+    if let Some(folder) = output.store.as_ref().filter(|folder| !folder.is_empty()) {
         return Ok(folder.into());
     }
     let absolute = |name: &str| env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());

@@ -7,6 +7,7 @@ use std::time::Duration;
 use anyhow::Result;
 use measure::ledger::Ledger;
 use measure::marginal::{MIN_ROUNDS, MarginalSample, absolute_cost};
+use measure::record::Warning;
 use measure::slice::Slice;
 
 use crate::cell::Cell;
@@ -100,6 +101,7 @@ impl Rounds {
         let wanted = session.scenario.measurement.precision;
         let percent = wanted * 100.0;
         let deadline = Deadline::after(Duration::from_secs_f64(session.scenario.measurement.time_s));
+        warn_of_others(session)?;
         let mut progress = Progress::new(session.output);
         let mut order: Vec<usize> = (0..self.rigs.len()).collect();
         let mut precise = 0;
@@ -109,6 +111,9 @@ impl Rounds {
                 if session.stop.asked() {
                     progress.clear();
                     return Ok(Stopped::Interrupted);
+                }
+                if deadline.passed() && round > 0 {
+                    break; // the round stays incomplete: the time is a promise
                 }
                 self.visit(index, round, session)?;
             }
@@ -238,6 +243,21 @@ pub(crate) fn row((block, pair, variant): (u32, u32, usize), slice: &Timed) -> S
         involuntary_switches: slice.involuntary_switches,
         void: slice.void,
     }
+}
+
+/// Says what the clock `machine` counts, where that is used.
+pub(crate) fn warn_of_others(session: &mut Session<'_>) -> Result<()> {
+    if session.scenario.measurement.clock != Clock::Machine {
+        return Ok(());
+    }
+    let load = environment::load_average().map_or("unknown".into(), |[one, ..]| format!("{one:.2}"));
+    session.warn(Warning {
+        what: "the clock counts the work of everybody on this machine".into(),
+        fact: format!("load average {load}; slices of about {} s, ticks of 10 ms", MACHINE_SLICE.as_secs()),
+        next_step: "use it on an idle machine, with minutes of --time; slices are as long as that takes, whatever --slice says"
+            .into(),
+        ..Warning::default()
+    })
 }
 
 /// The shape of slices that last long enough for the clock `machine`, from a pilot's wall time.

@@ -21,6 +21,15 @@ pub(crate) const SCHEMA: &str = "perpacket.scenario/1";
 /// Ethernet header and the FCS.
 pub(crate) const FRAME_BYTES: RangeInclusive<u32> = 64..=1_518;
 
+/// Times that a run can take, in seconds: 50 ms to a day.
+pub(crate) const TIME_S: RangeInclusive<f64> = 0.05..=86_400.0;
+
+/// The greatest seed: whole numbers of TOML have a sign and 64 bits.
+const MAX_SEED: u64 = i64::MAX as u64;
+
+/// Characters of a line of a file that a message shows.
+const EXCERPT_CHARS: usize = 200;
+
 /// One run, resolved.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Scenario {
@@ -139,7 +148,13 @@ pub(crate) struct Compare {
 impl Scenario {
     /// Reads a scenario file. A key that means nothing is an error that names the nearest one that does.
     pub(crate) fn from_toml(text: &str) -> Result<Self> {
-        let table: toml::Table = text.parse().context("the scenario is no TOML")?;
+        ensure!(
+            !text.trim_start().starts_with('{'),
+            "this is JSON, and a scenario is TOML: a record is not a scenario; the option -v of path, ab and run prints \
+             the scenario of a run as TOML"
+        );
+        let table: toml::Table =
+            text.parse().map_err(|error| excerpt(&error)).context("the scenario is no TOML")?;
         // Before anything is missed: a key with a typing error is both unknown and missing.
         let known = known_keys();
         if let Some(path) = keys(&table).into_iter().find(|path| !known.contains(path)) {
@@ -150,7 +165,10 @@ impl Scenario {
             let names: BTreeSet<&str> = known.iter().map(|path| last_key(path)).collect();
             bail!("`{path}`: {}", nearest("key of a scenario", key, names.iter().copied()));
         }
-        let scenario: Self = toml::from_str(text).context("the scenario does not say what is needed")?;
+        ensure!(table.contains_key("schema"), "`schema` is missing: write schema = \"{SCHEMA}\" at the top");
+        let scenario: Self = toml::from_str(text)
+            .map_err(|error| excerpt(&error))
+            .context("the scenario does not say what is needed")?;
         ensure!(
             scenario.schema == SCHEMA,
             "the scenario is of the form `{}`; this version reads {SCHEMA}",
@@ -203,14 +221,21 @@ impl Scenario {
             "a slice of {} packets is shorter than its own noise: at least 64",
             m.packets
         );
-        ensure!(m.time_s.is_finite() && m.time_s > 0.0, "time_s = {}: a positive time is needed", m.time_s);
-        ensure!(m.precision > 0.0 && m.precision < 1.0, "precision = {}: a share of 1", m.precision);
+        ensure!(
+            TIME_S.contains(&m.time_s),
+            "time_s = {}: {} to {} seconds are needed",
+            m.time_s,
+            TIME_S.start(),
+            TIME_S.end()
+        );
+        ensure!(
+            m.seed <= MAX_SEED,
+            "seed {}: at most {MAX_SEED}, the greatest number that a scenario in TOML can hold",
+            m.seed
+        );
+        check_share("precision", m.precision)?;
         if let Some(compare) = &self.compare {
-            ensure!(
-                compare.margin > 0.0 && compare.margin < 1.0,
-                "margin = {}: a share of 1",
-                compare.margin
-            );
+            check_share("margin", compare.margin)?;
             ensure!(
                 compare.reload_pairs.is_none_or(|pairs| pairs >= 10),
                 "reload_pairs: at least 10 pairs between two rebuilds"
@@ -222,6 +247,21 @@ impl Scenario {
         );
         self.setting.check()
     }
+}
+
+/// Refuses what is no share; also what is no number.
+fn check_share(name: &str, share: f64) -> Result<()> {
+    ensure!(
+        share > 0.0 && share < 1.0,
+        "{name} = {share}: a share between 0 and 1 is needed, for example 0.005"
+    );
+    Ok(())
+}
+
+/// What the parser says, with the lines that it shows cut to a length that a person reads.
+fn excerpt(error: &toml::de::Error) -> anyhow::Error {
+    let cut = |line: &str| line.chars().take(EXCERPT_CHARS).collect::<String>();
+    anyhow::Error::msg(error.to_string().lines().map(cut).collect::<Vec<_>>().join("\n"))
 }
 
 /// Drops what has been there before, and leaves the order as it is.
@@ -325,6 +365,40 @@ mod tests {
         for frames in ["[64, 9000]", "[63, 64]", "[1519]", "[]"] {
             assert!(Scenario::from_toml(&SMALL.replace("[64, 272]", frames)).is_err(), "{frames}");
         }
+    }
+
+    #[test]
+    fn numbers_that_mean_nothing_are_refused() {
+        for (key, value) in [
+            ("time_s = 1.0", "time_s = 1e300"),
+            ("time_s = 1.0", "time_s = nan"),
+            ("time_s = 1.0", "time_s = inf"),
+            ("time_s = 1.0", "time_s = 0.01"),
+            ("time_s = 1.0", "time_s = 86401"),
+            ("seed = 7", "seed = 9223372036854775808"),
+            ("seed = 7", "seed = -1"),
+            ("seed = 7", "seed = 7\n precision = nan"),
+            ("seed = 7", "seed = 7\n precision = 1"),
+        ] {
+            assert!(Scenario::from_toml(&SMALL.replace(key, value)).is_err(), "{value}");
+        }
+        let greatest = Scenario::from_toml(&SMALL.replace("seed = 7", "seed = 9223372036854775807")).unwrap();
+        assert_eq!(Scenario::from_toml(&greatest.to_toml().unwrap()).unwrap(), greatest);
+        let mut greater = greatest;
+        greater.measurement.seed += 1;
+        assert!(greater.check().unwrap_err().to_string().contains("9223372036854775807"));
+    }
+
+    #[test]
+    fn what_is_no_scenario_is_said_briefly() {
+        let message = |text: &str| format!("{:#}", Scenario::from_toml(text).unwrap_err());
+        let missing = message(&SMALL.replace("schema = \"perpacket.scenario/1\"", ""));
+        assert!(missing.contains("write schema = \"perpacket.scenario/1\""), "{missing}");
+        let record =
+            message(&format!("{{\"schema\":\"perpacket.record/1\",\"x\":\"{}\"}}", "y".repeat(5_000)));
+        assert!(record.contains("a record is not a scenario") && record.len() < 300, "{record}");
+        let long = message(&format!("x = [{}", "1 ".repeat(5_000)));
+        assert!(long.lines().all(|line| line.len() < 300), "{long}");
     }
 
     #[test]

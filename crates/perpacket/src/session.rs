@@ -10,7 +10,7 @@ use lab::HostSettings;
 use lab::journal::{CleanReport, Guard};
 use linux::cpu::{self, Ksoftirqd};
 use linux::perf::{Counters, Counts, Event};
-use linux::{SyscallError, privilege};
+use linux::{SyscallError, netns, privilege};
 use measure::order::{Order, Seed};
 use measure::record::{self, CapabilityProbe, Head, Variant, Warning};
 use traffic::BackendKind;
@@ -54,10 +54,8 @@ impl Ground {
     /// Listens to signals, gets as much privilege as there is (a namespace of its own for an ordinary
     /// user), pins this thread, raises its priority, and probes the ways in.
     pub(crate) fn settle(scenario: &Scenario) -> Result<Self> {
-        if !privilege::has(privilege::Capability::NetAdmin) {
-            linux::netns::enter_user_namespace()
-                .context("make a network namespace without root; run as root, or allow user namespaces")?;
-        }
+        enter_own_network()
+            .context("make a network namespace without root; run as root, or allow user namespaces")?;
         let stop = Stop::listen()?;
         let allowed = cpu::allowed()?;
         let wanted =
@@ -251,7 +249,23 @@ pub(crate) struct Reading {
     ksoftirqd_ns: Option<u64>,
 }
 
-/// A seed that nobody chose.
+/// Enters a network in which this process may do what labs need: one in a user namespace of its own for an ordinary
+/// user; one of its own for root of a user namespace who is still in the host's network. Does nothing for root of the
+/// host. To be called before the first thread is started.
+///
+/// # Errors
+/// Where the system forbids it, with the setting or the limit that does so.
+pub(crate) fn enter_own_network() -> Result<(), SyscallError> {
+    if !privilege::has(privilege::Capability::NetAdmin) {
+        return netns::enter_user_namespace();
+    }
+    if privilege::in_initial_user_namespace() {
+        return Ok(());
+    }
+    netns::leave_foreign_network().or_else(|_| netns::enter_user_namespace())
+}
+
+/// A seed that nobody chose, which a scenario in TOML can hold.
 pub(crate) fn fresh_seed() -> u64 {
     RandomState::new().hash_one("seed") >> 32
 }
@@ -263,11 +277,13 @@ fn expedite(scenario: &Scenario, cells: &[Cell]) -> Result<(Option<Guard>, Clean
     if !privilege::full() {
         return Ok((None, CleanReport::default()));
     }
+    if !scenario.host.expedite || !cells.iter().any(injects) {
+        // Nothing is borrowed, so the journal is not needed; what a killed run left is put back where that is possible.
+        let cleaned = HostSettings::open_default().and_then(|settings| settings.clean());
+        return Ok((None, cleaned.unwrap_or_default()));
+    }
     let settings = HostSettings::open_default()?;
     let left_behind = settings.clean().context("put back what a killed run left")?;
-    if !scenario.host.expedite || !cells.iter().any(injects) {
-        return Ok((None, left_behind));
-    }
     let guard = settings
         .hold(RCU_EXPEDITED, "1")
         .context("expedite RCU for the run; --no-expedite measures without, in fewer and longer slices")?;

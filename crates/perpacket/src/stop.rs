@@ -1,5 +1,6 @@
 //! When to end: a signal or the clock. Nothing is torn down in a signal handler; loops look here.
 
+use std::fs;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -14,11 +15,13 @@ pub(crate) struct Stop {
 }
 
 impl Stop {
-    /// Listens to SIGINT, SIGTERM and SIGHUP from now on. A second signal ends the process at once; the next
-    /// start puts back what that left.
+    /// Listens to SIGINT, SIGTERM and SIGHUP from now on, but for those that whoever started the process told it to
+    /// ignore, as nohup does. A second signal ends the process at once; the next start puts back what that left.
     pub(crate) fn listen() -> Result<Self> {
         let asked = Arc::new(AtomicBool::new(false));
-        for signal in [SIGINT, SIGTERM, SIGHUP] {
+        let ignored = ignored_signals(&fs::read_to_string("/proc/self/status").unwrap_or_default());
+        for signal in [SIGINT, SIGTERM, SIGHUP].into_iter().filter(|signal| ignored >> (signal - 1) & 1 == 0)
+        {
             let code = 128 + signal;
             signal_hook::flag::register_conditional_shutdown(signal, code, Arc::clone(&asked))
                 .and_then(|_| signal_hook::flag::register(signal, Arc::clone(&asked)))
@@ -31,6 +34,13 @@ impl Stop {
     pub(crate) fn asked(&self) -> bool {
         self.asked.load(Ordering::Relaxed)
     }
+}
+
+/// The signals that a process ignores, signal 1 in the lowest bit, from its /proc/PID/status (SigIgn, in hexadecimal;
+/// proc_pid_status(5)). None where it does not say.
+fn ignored_signals(status: &str) -> u64 {
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)
 }
 
 /// A point in time after which a loop ends.
@@ -59,5 +69,17 @@ impl Deadline {
     /// Share of the time that has passed, 0 to 1.
     pub(crate) fn share(&self) -> f64 {
         (self.elapsed().as_secs_f64() / self.length.as_secs_f64()).min(1.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ignored_signals_are_a_mask_in_hexadecimal() {
+        let status = "SigBlk:\t0000000000000000\nSigIgn:\t0000000000001001\nSigCgt:\t00000001000044ec\n";
+        assert_eq!(ignored_signals(status), 1 << (SIGHUP - 1) | 1 << 12);
+        assert_eq!(ignored_signals(""), 0);
     }
 }

@@ -70,8 +70,12 @@ fn measure_pairs(
         let cells = [pair[0].clone(), pair[1].clone()];
         let mut pairs = Pairs::new(session.scenario, compare, cells.clone(), 2 * index, variants.len() / 2);
         let answer = pairs.measure(session)?;
-        for (cell, book) in pairs.ledgers() {
+        let apart = pairs.ledgers().count() == 2;
+        for ((cell, book), name) in pairs.ledgers().zip(["A", "B"]) {
             let mut book = book.clone();
+            if apart {
+                book.notes.push(format!("packets of variant {name}"));
+            }
             if !book.closes() {
                 diagnosis::explain(cell, session.scenario.measurement.clock, &mut book);
                 outcome = Outcome::No;
@@ -100,7 +104,12 @@ fn measure_pairs(
     }
     let undecided =
         |(_, answer): &([Cell; 2], Answer)| matches!(answer.verdict, Verdict::Inconclusive { .. });
-    if compare.vary != Factor::Nothing && answers.iter().any(undecided) {
+    let unknown = |(_, answer): &([Cell; 2], Answer)| answer.comparison.is_none();
+    let open = match compare.vary {
+        Factor::Nothing => answers.iter().any(unknown),
+        _ => answers.iter().any(undecided),
+    };
+    if open {
         outcome = outcome.worst(Outcome::Inconclusive);
     }
     Ok(outcome)
@@ -131,10 +140,10 @@ fn compare(args: &AbArgs) -> Result<Compare> {
 
 /// Replaces each verdict by the one that holds among all paths of the run (Holm).
 fn judge(answers: &mut [([Cell; 2], Answer)], compare: &Compare) {
-    let comparisons: Vec<_> = answers.iter().filter_map(|(_, answer)| answer.comparison).collect();
+    let comparisons: Vec<_> = answers.iter().filter_map(|(_, answer)| answer.judged()).collect();
     let criteria = criteria(compare);
     let mut verdicts = judge_family(&comparisons, &criteria).into_iter();
-    for (_, answer) in answers.iter_mut().filter(|(_, answer)| answer.comparison.is_some()) {
+    for (_, answer) in answers.iter_mut().filter(|(_, answer)| answer.judged().is_some()) {
         if let Some(verdict) = verdicts.next() {
             answer.verdict = verdict;
         }

@@ -2,10 +2,10 @@
 
 use std::fmt::Write as _;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use lab::HostSettings;
 use linux::ethtool::EthtoolSocket;
-use linux::{cpu, privilege};
+use linux::{SyscallError, cpu, privilege};
 use measure::record::{CapabilityProbe, Device, Environment, Warning};
 use serde::Serialize;
 
@@ -14,7 +14,7 @@ use crate::cli::DoctorArgs;
 use crate::environment::{self, KernelConfig};
 use crate::host::Abilities;
 use crate::report::{self, Outcome};
-use crate::session::CounterSet;
+use crate::session::{CounterSet, enter_own_network};
 use crate::{doctor, paths};
 
 /// Kernel options that a path or a way in needs.
@@ -32,6 +32,7 @@ const NEEDED: [(&str, &str); 9] = [
 
 #[derive(Serialize)]
 struct Report {
+    privilege: String,
     environment: Environment,
     abilities: Vec<CapabilityProbe>,
     kernel_options: Vec<CapabilityProbe>,
@@ -47,9 +48,13 @@ pub(crate) fn run(args: &DoctorArgs) -> Result<Outcome> {
     let device = args.device.as_deref().map(device).transpose()?;
     let measuring = cpu::allowed()?.last().copied().unwrap_or(0);
     let environment = environment::read(measuring);
-    let mut abilities = Abilities::probe().as_probes();
+    // What the host's own network tells is known by now. What can be measured is probed where it would be measured.
+    let (privilege, network) = (privilege::full(), enter_own_network());
+    let mut abilities = vec![network_probe(privilege, &network)];
+    abilities.extend(Abilities::probe().as_probes());
     abilities.extend(CounterSet::open(measuring).as_probes());
     let report = Report {
+        privilege: privilege_text(privilege, &network),
         warnings: doctor::warnings(&environment),
         remarks: doctor::remarks(&environment),
         kernel_options: kernel_options(),
@@ -70,6 +75,11 @@ pub(crate) fn run(args: &DoctorArgs) -> Result<Outcome> {
 /// A device that test traffic may be sent to.
 fn device(name: &str) -> Result<Device> {
     let link = lab::named_device(name)?;
+    ensure!(!link.loopback, "device {name}: it is the loopback, from which no frame leaves; name an Ethernet device");
+    ensure!(
+        link.mac.is_some(),
+        "device {name}: it has no Ethernet address, so Ethernet frames cannot be sent to it; name an Ethernet device"
+    );
     let driver = EthtoolSocket::open().and_then(|socket| socket.driver(name)).ok();
     Ok(Device {
         name: link.name,
@@ -112,6 +122,26 @@ fn text(report: &Report, cleaned: bool) -> String {
         let _ = writeln!(out, "{text}"); // writing to a String cannot fail
     };
     let known = |value: &Option<String>| value.clone().unwrap_or_else(|| "unknown".into());
+    if cleaned {
+        line("host settings".into());
+        if report.put_back.is_empty() {
+            line("  nothing was left behind".into());
+        }
+        for setting in &report.put_back {
+            line(format!("  put back: {setting}"));
+        }
+        line(String::new());
+    }
+    if let Some(device) = &report.device {
+        line(format!(
+            "device {}\n  driver {}, MTU {}, queues {} in, {} out; no default route: test traffic may be sent to it\n",
+            device.name,
+            known(&device.driver),
+            device.mtu.map_or("?".into(), |mtu| mtu.to_string()),
+            device.receive_queues.map_or("?".into(), |queues| queues.to_string()),
+            device.transmit_queues.map_or("?".into(), |queues| queues.to_string()),
+        ));
+    }
     let e = &report.environment;
     line(format!("kernel       {} ({})", known(&e.kernel_release), known(&e.architecture)));
     line(format!(
@@ -119,7 +149,7 @@ fn text(report: &Report, cleaned: bool) -> String {
         known(&e.cpu_model),
         e.cores.map_or("?".into(), |n| n.to_string())
     ));
-    line(format!("privilege    {}", privilege_text()));
+    line(format!("privilege    {}", report.privilege));
     line(format!("clock        {}, governor {}", known(&e.clocksource), known(&e.governor)));
     line("\nways in and counters".into());
     for probe in &report.abilities {
@@ -132,16 +162,6 @@ fn text(report: &Report, cleaned: bool) -> String {
     for probe in &report.kernel_options {
         line(probe_line(probe));
     }
-    if let Some(device) = &report.device {
-        line(format!(
-            "\ndevice {}\n  driver {}, MTU {}, queues {} in, {} out; no default route: test traffic may be sent to it",
-            device.name,
-            known(&device.driver),
-            device.mtu.map_or("?".into(), |mtu| mtu.to_string()),
-            device.receive_queues.map_or("?".into(), |queues| queues.to_string()),
-            device.transmit_queues.map_or("?".into(), |queues| queues.to_string()),
-        ));
-    }
     line("\npaths".into());
     for path in PathName::ALL {
         line(format!("  {path:<11} {}", paths::of(path).about()));
@@ -153,24 +173,30 @@ fn text(report: &Report, cleaned: bool) -> String {
     for warning in report.warnings.iter().chain(&report.remarks) {
         line(format!("  {} ({})\n      {}", warning.what, warning.fact, warning.next_step));
     }
-    if cleaned {
-        line("\nhost settings".into());
-        if report.put_back.is_empty() {
-            line("  nothing was left behind".into());
-        }
-        for setting in &report.put_back {
-            line(format!("  put back: {setting}"));
-        }
-    }
     out
 }
 
-fn privilege_text() -> &'static str {
-    if privilege::full() {
-        "all that is needed"
-    } else {
-        "ordinary user: raw-drop, forward and udp by mmsg or tx-ring, in a user namespace; root adds BPF, and with it \
-         inject, xdp-live and the XDP and tc paths"
+/// Whether networks to measure in can be made, and how.
+fn network_probe(privileged: bool, network: &Result<(), SyscallError>) -> CapabilityProbe {
+    let how = (!privileged).then(|| "in a user namespace".to_owned());
+    CapabilityProbe {
+        name: "networks of its own".into(),
+        available: network.is_ok(),
+        detail: network.as_ref().err().map(ToString::to_string).or(how),
+        ..CapabilityProbe::default()
+    }
+}
+
+fn privilege_text(privileged: bool, network: &Result<(), SyscallError>) -> String {
+    match network {
+        _ if privileged => "all that is needed".into(),
+        Ok(()) => "ordinary user: raw-drop, forward, forward6, bridge, udp and udp-noport, by mmsg, tx-ring or af-xdp, \
+                   in a user namespace; root adds BPF, and with it inject, xdp-live, floor and the XDP and tc paths"
+            .into(),
+        Err(why) => format!(
+            "ordinary user who may not make a user namespace: nothing can be measured ({why}); allow them, or run as \
+             root: root adds all ways in and paths"
+        ),
     }
 }
 

@@ -27,6 +27,10 @@ pub(super) struct Evidence {
     pub(super) calibrations: [Vec<MarginalSample>; 2],
     /// Pairs left out because packets of theirs are missing.
     pub(super) void_pairs: u64,
+    /// Slices of A and of B of which packets are missing.
+    pub(super) void_slices: [u64; 2],
+    /// Blocks that a verdict needs: more than one where something is made anew.
+    pub(super) blocks_needed: usize,
     /// Time in ns that ksoftirqd took from the measuring thread, and the packets of those slices, of A and of B.
     pub(super) deferred: [(f64, u64); 2],
     /// Whether A and B make the same calls. Their fixed cost is then one, and cancels in the difference: making and
@@ -50,7 +54,16 @@ pub(crate) struct Answer {
     pub(crate) void_pairs: u64,
     /// Pairs whose packets all arrived.
     pub(crate) pairs: u64,
+    /// Blocks that there are and blocks that a verdict needs, where they are too few.
+    pub(crate) too_few_blocks: Option<(usize, usize)>,
     pub(crate) stopped: String,
+}
+
+impl Answer {
+    /// The comparison, where there is enough for a verdict.
+    pub(crate) fn judged(&self) -> Option<Comparison> {
+        self.comparison.filter(|_| self.too_few_blocks.is_none())
+    }
 }
 
 impl Evidence {
@@ -63,10 +76,10 @@ impl Evidence {
         let warmup = warmup_pairs(&sums);
         let comparison = compare(&samples[warmup..], &CompareOptions { confidence })
             .and_then(|comparison| self.widened(comparison, &fixed));
+        let enough = self.blocks() >= self.blocks_needed;
+        let judged = comparison.as_ref().filter(|_| enough);
         let verdict =
-            comparison.as_ref().map_or(Verdict::Inconclusive { pairs_needed: None }, |comparison| {
-                judge(comparison, &self.criteria)
-            });
+            judged.map_or(Verdict::Inconclusive { pairs_needed: None }, |found| judge(found, &self.criteria));
         Answer {
             comparison,
             verdict,
@@ -76,6 +89,7 @@ impl Evidence {
             trend_left: trend_left(&sums[warmup..]),
             void_pairs: self.void_pairs,
             pairs: self.pairs.len() as u64,
+            too_few_blocks: (!enough).then(|| (self.blocks(), self.blocks_needed)),
             stopped: String::new(),
         }
     }
@@ -89,6 +103,22 @@ impl Evidence {
                 comparison.p_value * self.family as f64 <= 1.0 - comparison.confidence
             }
             _ => false,
+        }
+    }
+
+    /// Blocks with whole pairs.
+    fn blocks(&self) -> usize {
+        let mut blocks: Vec<u32> = self.pairs.iter().map(|pair| pair.block).collect();
+        blocks.dedup();
+        blocks.len()
+    }
+
+    /// Whose packets are missing.
+    pub(super) fn losers(&self) -> &'static str {
+        match self.void_slices {
+            [_, 0] => "A",
+            [0, _] => "B",
+            _ => "A and B",
         }
     }
 

@@ -24,7 +24,7 @@ use crate::environment;
 use crate::progress::Progress;
 use crate::recorder::CounterValues;
 use crate::rig::{Shape, Timed};
-use crate::rounds::row;
+use crate::rounds::{row, warn_of_others};
 use crate::scenario::{Clock, Compare, Scenario};
 use crate::session::{KSOFTIRQD, Session};
 use crate::stop::Deadline;
@@ -38,6 +38,8 @@ const PAIRS_A_BLOCK: u32 = 250;
 /// Blocks that the time is to be enough for where something is made anew: the interval needs six at the first of five
 /// looks.
 const BLOCKS: u32 = 36;
+/// The fewest blocks that tell what differs between layouts from what differs between variants.
+const BLOCKS_LEAST: usize = 6;
 /// The fewest pairs of a block.
 const PAIRS_A_BLOCK_LEAST: u32 = 5;
 /// Rounds of long and short slices for the fixed cost of a call, and slices of a round. Where labs are made anew, each block
@@ -67,15 +69,18 @@ impl<'a> Pairs<'a> {
         family: usize,
     ) -> Self {
         let [a, b] = [&cells[0].setting, &cells[1].setting];
+        let makeup = Makeup::of(compare, &cells);
         Self {
             scenario,
             compare,
-            makeup: Makeup::of(compare, &cells),
+            makeup,
             evidence: Evidence {
                 pairs: Vec::new(),
                 calibrations: [Vec::new(), Vec::new()],
                 void_pairs: 0,
+                void_slices: [0; 2],
                 deferred: [(0.0, 0); 2],
+                blocks_needed: if makeup == Makeup::Shared { 1 } else { BLOCKS_LEAST },
                 same_calls: a.backend == b.backend && a.batch == b.batch,
                 criteria: criteria(compare),
                 family,
@@ -89,6 +94,7 @@ impl<'a> Pairs<'a> {
 
     /// Measures until the comparison is decided, the time is up, every packet is lost, or a signal comes.
     pub(crate) fn measure(&mut self, session: &mut Session<'_>) -> Result<Answer> {
+        warn_of_others(session)?;
         let mut progress = Progress::new(session.output);
         let mut stage = self.build(session)?;
         let mut shapes = stage.shapes(self.scenario)?;
@@ -98,30 +104,26 @@ impl<'a> Pairs<'a> {
                 shapes = self.make_anew(&mut stage, shapes, session)?;
             }
             self.calibrate(block, &mut stage, shapes, session)?;
-            let start = self.deadline.elapsed();
             self.block(block, &mut stage, shapes, session)?;
             session.recorder.flush()?;
             if self.evidence.pairs.is_empty() && self.evidence.void_pairs > 0 {
-                break "every slice is void: its packets did not arrive".into();
+                break format!("no pair is whole: packets of {} did not arrive", self.evidence.losers());
             }
             let looks = match &mut looks {
                 Some(planned) => planned,
-                none => none.insert(self.plan(start)?),
+                none => none.insert(self.plan()?),
             };
-            let done = self.evidence.pairs.len() as u64;
+            let done = self.evidence.pairs.len();
             progress.show(self.deadline.share(), &format!("{}: {done} pairs", self.cells[0].path));
             let seconds = self.deadline.elapsed().as_secs_f64();
             if session.stop.asked() {
                 break "stopped by a signal; this is what was measured until then".into();
             }
-            let due = looks.looks_due(done);
+            let due = (self.deadline.share() * f64::from(looks.count())) as u32;
             if self.compare.early_stop && due > look.unwrap_or(0) {
                 look = Some(due);
                 if self.evidence.is_decided(&self.evidence.answer(Some(looks), look)) {
                     break format!("decided at look {due} of {}, after {seconds:.1} s", looks.count());
-                }
-                if due == looks.count() {
-                    break format!("not decided at the last look, after {seconds:.1} s");
                 }
             }
             if self.deadline.passed() {
@@ -257,6 +259,7 @@ impl<'a> Pairs<'a> {
                 self.evidence.deferred[arm].0 += ns;
                 self.evidence.deferred[arm].1 += shapes[arm].packets();
             }
+            self.evidence.void_slices[arm] += u64::from(slice.void.is_some());
             rows.push((row((block, number, self.first_variant + arm), &slice), counted));
             timed.push(slice);
         }
@@ -270,14 +273,11 @@ impl<'a> Pairs<'a> {
         <[_; 2]>::try_from(rows).map_err(|_| anyhow::anyhow!("a pair has two slices"))
     }
 
-    /// The stop rule: five looks spread over the pairs that the time allows for, or one at the end. `start` is when the
-    /// first pairs began; where labs are made anew, making them is part of each block.
-    fn plan(&self, start: Duration) -> Result<Looks> {
-        let start = if self.makeup == Makeup::Rebuilt { Duration::ZERO } else { start };
+    /// The stop rule: five looks spread evenly over the time, or one at the end. The number of pairs is what the time
+    /// should give at the speed of the first block.
+    fn plan(&self) -> Result<Looks> {
         let done = self.evidence.pairs.len().max(1) as f64;
-        let each = (self.deadline.elapsed() - start).as_secs_f64() / done;
-        let left = (self.scenario.measurement.time_s - start.as_secs_f64()).max(each);
-        let planned = ((left / each) as u64).max(10);
+        let planned = ((done / self.deadline.share().max(1e-3)) as u64).max(10);
         let looks = if self.compare.early_stop { Looks::five(planned) } else { Looks::fixed(planned) };
         looks.context("plan the looks at the data")
     }

@@ -1,7 +1,10 @@
 //! The labs of a comparison: what A and B share, and what is made anew for the next block.
 
+use std::io::{Read, Seek};
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
+use std::thread;
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use traffic::programs::PADDING;
@@ -12,6 +15,10 @@ use crate::rig::{Code, Rig, Shape, Timed};
 use crate::rounds::stretched;
 use crate::scenario::{Clock, Compare, Scenario};
 use crate::session::Session;
+use crate::stop::{Deadline, Stop};
+
+/// How long a command that makes a variant may take.
+const COMMAND_TIME: Duration = Duration::from_secs(30);
 
 /// What A and B have in common, and what a new block makes anew.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,6 +56,7 @@ pub(super) struct Stage {
     cells: [Cell; 2],
     commands: Option<[String; 2]>,
     last: Option<usize>,
+    stop: Stop,
 }
 
 impl Stage {
@@ -69,7 +77,13 @@ impl Stage {
         let commands = (compare.vary == Factor::Command).then(|| [compare.a.clone(), compare.b.clone()]);
         if makeup != Makeup::Rebuilt {
             let rig = build(wider(cells), session)?;
-            return Ok(Self { rigs: vec![rig], cells: cells.clone(), commands, last: None });
+            return Ok(Self {
+                rigs: vec![rig],
+                cells: cells.clone(),
+                commands,
+                last: None,
+                stop: session.stop.clone(),
+            });
         }
         let a_first = session.order.pair_order();
         let mut rigs = Vec::new();
@@ -80,9 +94,9 @@ impl Stage {
             rigs.reverse();
         }
         for (rig, command) in rigs.iter().zip(commands.iter().flatten()) {
-            run_inside(rig, command)?;
+            run_inside(rig, command, &session.stop)?;
         }
-        Ok(Self { rigs, cells: cells.clone(), commands: None, last: None })
+        Ok(Self { rigs, cells: cells.clone(), commands: None, last: None, stop: session.stop.clone() })
     }
 
     /// Variants that have a lab of their own.
@@ -130,7 +144,7 @@ impl Stage {
         let at = self.at(arm);
         let rig = &mut self.rigs[at];
         if let Some(commands) = &self.commands {
-            run_inside(rig, &commands[arm])?;
+            run_inside(rig, &commands[arm], &self.stop)?;
             rig.slice(shape)?; // thrown away: the command has used the caches
         } else {
             rig.select(arm);
@@ -155,22 +169,39 @@ fn padding(session: &mut Session<'_>) -> Option<u8> {
     Some(session.order.below(u64::from(PADDING) + 1) as u8)
 }
 
-/// Runs a command in the network namespace of the system under test. In a process group of its own, so that Ctrl-C ends
-/// the measurement and not the command.
-fn run_inside(rig: &Rig, command: &str) -> Result<()> {
+/// Runs a command in the network namespace of the system under test, in a process group of its own. When the run is asked to
+/// end meanwhile, or the command takes longer than [`COMMAND_TIME`], the group is ended.
+fn run_inside(rig: &Rig, command: &str, stop: &Stop) -> Result<()> {
     rig.lab().netns(SYS).enter()?;
-    let done = Command::new("sh")
+    let what = || format!("run `{command}` inside the system under test");
+    let mut errors = linux::process::memory_file("perpacket-command").with_context(what)?;
+    let mut child = Command::new("sh")
         .args(["-c", command])
         .process_group(0)
         .stdin(Stdio::null())
         .stdout(Stdio::null())
-        .output()
-        .with_context(|| format!("run `{command}` inside the system under test"))?;
+        .stderr(errors.try_clone().with_context(what)?)
+        .spawn()
+        .with_context(what)?;
+    let deadline = Deadline::after(COMMAND_TIME);
+    let status = loop {
+        if let Some(status) = child.try_wait().with_context(what)? {
+            break status;
+        }
+        if stop.asked() || deadline.passed() {
+            linux::process::kill_group(child.id())?;
+            child.wait().with_context(what)?;
+            ensure!(stop.asked(), "`{command}` inside the system under test took more than {COMMAND_TIME:?}");
+            return Ok(());
+        }
+        thread::sleep(Duration::from_micros(200));
+    };
+    let mut said = String::new();
+    errors.rewind().and_then(|()| errors.read_to_string(&mut said)).with_context(what)?;
     ensure!(
-        done.status.success(),
-        "`{command}` inside the system under test ended with {}: {}",
-        done.status,
-        String::from_utf8_lossy(&done.stderr).trim()
+        status.success(),
+        "`{command}` inside the system under test ended with {status}: {}",
+        said.trim()
     );
     Ok(())
 }

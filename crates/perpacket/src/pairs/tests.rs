@@ -47,6 +47,7 @@ fn work(packets: u64, ns: f64, number: u32) -> Work {
 /// 200 pairs of A at 100 ns and B at `b_ns`, and the calibration of both.
 fn filled(scenario: &Scenario, cells: [Cell; 2], b_ns: f64) -> Evidence {
     let mut evidence = Pairs::new(scenario, scenario.compare.as_ref().unwrap(), cells, 0, 1).evidence;
+    evidence.blocks_needed = 1;
     for number in 0..200 {
         let works = [work(PACKETS, 100.0, number), work(PACKETS, b_ns, number + 1_000)];
         evidence.pairs.push(Pair { block: 0, works });
@@ -148,4 +149,20 @@ fn a_look_decides_only_what_holds_in_the_family() {
     assert!(evidence.is_decided(&answer));
     evidence.family = 2;
     assert!(!evidence.is_decided(&answer));
+}
+
+#[test]
+fn one_layout_is_no_verdict_where_layouts_are_made_anew() {
+    let scenario = scenario("rules");
+    let cells = || [cell(BackendKind::Inject, 64), cell(BackendKind::Inject, 64)];
+    let of = Pairs::new(&scenario, scenario.compare.as_ref().unwrap(), cells(), 0, 1);
+    let mut evidence = filled(&scenario, cells(), 110.0);
+    evidence.blocks_needed = of.evidence.blocks_needed;
+    let answer = evidence.answer(None, None);
+    assert_eq!(answer.verdict, Verdict::Inconclusive { pairs_needed: None });
+    assert_eq!((answer.too_few_blocks, answer.judged()), (Some((1, 6)), None));
+    for (number, pair) in evidence.pairs.iter_mut().enumerate() {
+        pair.block = number as u32 / 30;
+    }
+    assert_eq!(evidence.answer(None, None).verdict, Verdict::Slower);
 }

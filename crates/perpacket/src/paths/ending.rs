@@ -6,6 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use anyhow::{Context, Result};
 use lab::Lab;
 use linux::bpf::{Link, Program, ProgramKind, ProgramSpec, XdpMode};
+use linux::limits;
 use linux::nft::{Family, NftSocket};
 use linux::udp::{ReceiverSpec, UdpReceiver};
 
@@ -44,6 +45,11 @@ pub(crate) struct Ending {
 }
 
 impl Ending {
+    /// The destination port of the first flow.
+    pub(crate) const FIRST_PORT: u16 = FIRST_PORT;
+    /// The most flows: one for each destination port from the first to the last.
+    pub(crate) const MAX_FLOWS: u16 = u16::MAX - FIRST_PORT + 1;
+
     /// A path whose packets all end in this counter.
     pub(crate) fn of(terminal: impl Terminal + 'static) -> Self {
         Self { terminal: Some(Box::new(terminal)), attached: Vec::new(), burst: None }
@@ -142,18 +148,34 @@ pub(crate) struct SocketCount {
 impl SocketCount {
     /// Socket memory asked for: enough for 512 frames of a page each, with their bookkeeping.
     const BUFFER_BYTES: usize = 512 * SocketCount::FRAME_BYTES;
+    /// Room for what else is open: namespaces, programs, counters and the sockets of the other variant's way in.
+    const OTHER_FILES: u64 = 256;
     /// Socket memory that one small frame can take at most: a page, and the packet's own structures
     /// (`skb->truesize`; injected frames come in pages).
     const FRAME_BYTES: usize = 4_096 + 1_024;
 
     /// One socket for each of `flows` ports at `address` in the namespace `role`.
+    ///
+    /// # Errors
+    /// Where a socket cannot be bound; where the process may not open as many files, with how many flows fit.
     pub(crate) fn open(lab: &Lab, role: &'static str, address: IpAddr, flows: u16) -> Result<Self> {
+        let limit = limits::raise_open_files(u64::from(flows) + Self::OTHER_FILES);
         let bind = |flow: u16| {
             let mut spec = ReceiverSpec::new(SocketAddr::new(address, FIRST_PORT + flow));
             spec.receive_buffer_bytes = Self::BUFFER_BYTES;
-            UdpReceiver::bind(&spec)
+            UdpReceiver::bind(&spec).map_err(|error| {
+                let full = limits::is_open_file_limit(&error);
+                let bound = anyhow::Error::new(error);
+                let limit = limit.map_or("as many as the system".into(), |limit| limit.to_string());
+                if !full {
+                    return bound;
+                }
+                bound.context(format!(
+                    "{flows} flows need a socket each, and {flow} fit (this process may open {limit} files: `ulimit -n`)"
+                ))
+            })
         };
-        let sockets = lab.netns(role).run(|| (0..flows).map(bind).collect::<Result<Vec<_>, _>>())??;
+        let sockets = lab.netns(role).run(|| (0..flows).map(bind).collect::<Result<Vec<_>>>())??;
         Ok(Self { sockets, received: 0 })
     }
 

@@ -61,16 +61,18 @@ pub(crate) fn cost_table(results: &[CellResult<'_>]) -> String {
 fn figures(row: &CostRow, frame_bytes: u32) -> Vec<String> {
     let cost = &row.cost;
     let half_width = cost.interval.map(|interval| interval.half_width());
+    // A figure that its noise hides is no rate.
+    let pps = Some(row.pps()).filter(|_| cost.ns > 0.0);
     let mut line = vec![
-        ns(cost.ns, half_width),
+        if cost.ns > 0.0 { ns(cost.ns, half_width) } else { "below its noise".into() },
         cost.interval.map_or("too few rounds".into(), |interval| bounds(&interval)),
         format!("{} – {}", ns(cost.round_low_ns, half_width), ns(cost.round_high_ns, half_width)),
         row.over_floor.map_or("–".into(), |over| ns(over.ns, over.interval.map(|i| i.half_width()))),
-        format!("{:.2}", row.pps() / 1e6),
+        pps.map_or("–".into(), |pps| format!("{:.2}", pps / 1e6)),
     ];
-    line.extend(LINES.iter().map(|(_, bit_per_s)| {
-        format!("{:.0} %", 100.0 * row.pps() / wire::line_rate_pps(*bit_per_s, frame_bytes))
-    }));
+    let share =
+        |pps: f64, bit_per_s| format!("{:.0} %", 100.0 * pps / wire::line_rate_pps(bit_per_s, frame_bytes));
+    line.extend(LINES.iter().map(|(_, rate)| pps.map_or("–".into(), |pps| share(pps, *rate))));
     line
 }
 
@@ -96,12 +98,12 @@ fn void_line(result: &CellResult<'_>) -> Option<String> {
     Some(format!("{} at {} bytes: {how_many}{ends}\n", cell.path, cell.frame_bytes))
 }
 
-/// Packets that are missing, of how many, in millions.
+/// Packets that are missing, of how many.
 fn unaccounted(book: &Ledger) -> String {
-    let sent = book.sent.packets as f64;
+    let sent = thousands(book.sent.packets);
     let lost = book.dropped_packets();
     let lost = if lost > 0 { format!(" ({} dropped)", thousands(lost)) } else { String::new() };
-    format!("{} of {:.1}M{lost}", signed(book.unaccounted()), sent / 1e6)
+    format!("{} of {sent}{lost}", signed(book.unaccounted()))
 }
 
 /// Counters divided by packets, one line a cell; what this machine does not count is named.

@@ -57,7 +57,18 @@ pub(crate) fn comparison_table(answers: &[([Cell; 2], Answer)], compare: &Compar
                     c.inflation
                 );
             }
-            None => text += "; too few pairs for an interval: give it more --time",
+            None => {}
+        }
+        match answer.too_few_blocks {
+            _ if answer.pairs == 0 => {}
+            Some((blocks, needed)) => {
+                text +=
+                    &format!("; {blocks} of the {needed} blocks that a verdict needs: give it more --time");
+            }
+            None if answer.comparison.is_none() => {
+                text += "; too few pairs, or blocks that differ, for an interval: give it more --time";
+            }
+            None => {}
         }
         if answer.void_pairs > 0 {
             let plural = if answer.void_pairs == 1 { "" } else { "s" };
