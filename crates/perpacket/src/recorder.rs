@@ -216,8 +216,8 @@ mod tests {
 
     use super::*;
 
-    fn recorder(json: Option<PathBuf>) -> Recorder {
-        let head = Head {
+    fn head() -> Head {
+        Head {
             id: "1".into(),
             started: "2026-01-01T00:00:00Z".into(),
             program: program(),
@@ -228,9 +228,12 @@ mod tests {
             variants: vec![],
             seed: Seed(1),
             extra: Extra::new(),
-        };
+        }
+    }
+
+    fn recorder(json: Option<PathBuf>) -> Recorder {
         let output = OutputArgs { json, quiet: true, verbose: false, no_save: true, store: None };
-        Recorder::start(head, &output).unwrap()
+        Recorder::start(head(), &output).unwrap()
     }
 
     #[test]
@@ -252,6 +255,24 @@ mod tests {
             recorder.slices(vec![(slice, vec![])]);
             recorder.flush().unwrap();
             assert_eq!((recorder.pending.len(), recorder.record.slices.len()), (0, kept));
+        }
+    }
+
+    #[test]
+    fn a_file_that_takes_no_more_is_told_at_the_end_and_stops_nothing() {
+        let mut recorder = recorder(None);
+        let (reader, writer) = std::io::pipe().unwrap();
+        let file = File::from(std::os::fd::OwnedFd::from(writer));
+        recorder.journal = Some(("x.jsonl".into(), RecordWriter::new(file, &head()).unwrap()));
+        drop(reader);
+        for _ in 0..2 {
+            recorder.summary(Summary::default()).unwrap();
+        }
+        assert!(recorder.journal.is_none() && recorder.record.summary.is_some());
+        let end = end(&Ok(Outcome::Good), false, None);
+        let told = report::chain(&recorder.end(end).unwrap_err());
+        for part in ["append to x.jsonl", "--no-save", "Broken pipe"] {
+            assert!(told.contains(part), "{told}");
         }
     }
 }

@@ -223,7 +223,7 @@ impl Scenario {
         );
         ensure!(
             TIME_S.contains(&m.time_s),
-            "time_s = {}: {} to {} seconds are needed",
+            "time_s = {:?}: {} to {} seconds are needed",
             m.time_s,
             TIME_S.start(),
             TIME_S.end()

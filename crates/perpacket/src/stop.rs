@@ -15,12 +15,14 @@ pub(crate) struct Stop {
 }
 
 impl Stop {
-    /// Listens to SIGINT, SIGTERM and SIGHUP from now on, but for those that whoever started the process told it to
-    /// ignore, as nohup does. A second signal ends the process at once; the next start puts back what that left.
+    /// Listens to SIGINT and SIGTERM from now on, and to SIGHUP unless it was to be ignored at the start, as nohup has it. A
+    /// second signal ends the process at once; the next start puts back what that left.
     pub(crate) fn listen() -> Result<Self> {
         let asked = Arc::new(AtomicBool::new(false));
         let ignored = ignored_signals(&fs::read_to_string("/proc/self/status").unwrap_or_default());
-        for signal in [SIGINT, SIGTERM, SIGHUP].into_iter().filter(|signal| ignored >> (signal - 1) & 1 == 0)
+        let hangup_ignored = ignored >> (SIGHUP - 1) & 1 == 1;
+        for signal in
+            [SIGINT, SIGTERM, SIGHUP].into_iter().filter(|&signal| signal != SIGHUP || !hangup_ignored)
         {
             let code = 128 + signal;
             signal_hook::flag::register_conditional_shutdown(signal, code, Arc::clone(&asked))

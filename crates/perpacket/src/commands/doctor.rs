@@ -75,7 +75,10 @@ pub(crate) fn run(args: &DoctorArgs) -> Result<Outcome> {
 /// A device that test traffic may be sent to.
 fn device(name: &str) -> Result<Device> {
     let link = lab::named_device(name)?;
-    ensure!(!link.loopback, "device {name}: it is the loopback, from which no frame leaves; name an Ethernet device");
+    ensure!(
+        !link.loopback,
+        "device {name}: it is the loopback, from which no frame leaves; name an Ethernet device"
+    );
     ensure!(
         link.mac.is_some(),
         "device {name}: it has no Ethernet address, so Ethernet frames cannot be sent to it; name an Ethernet device"

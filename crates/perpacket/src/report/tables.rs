@@ -46,18 +46,15 @@ pub(crate) fn comparison_table(answers: &[([Cell; 2], Answer)], compare: &Compar
     let mut text = format!("{}\n{table}\n", varied(compare));
     for ([a, _], answer) in answers {
         text += &format!("{}: {}", a.path, answer.stopped);
-        match &answer.comparison {
-            Some(c) => {
-                text += &format!(
-                    "; intervals at {:.1} %, pair SD {:.2} %, {} block{}, inflation {:.2}",
-                    c.confidence * 100.0,
-                    c.pair_sd * 100.0,
-                    c.blocks,
-                    if c.blocks == 1 { "" } else { "s" },
-                    c.inflation
-                );
-            }
-            None => {}
+        if let Some(c) = &answer.comparison {
+            text += &format!(
+                "; intervals at {:.1} %, pair SD {:.2} %, {} block{}, inflation {:.2}",
+                c.confidence * 100.0,
+                c.pair_sd * 100.0,
+                c.blocks,
+                if c.blocks == 1 { "" } else { "s" },
+                c.inflation
+            );
         }
         match answer.too_few_blocks {
             _ if answer.pairs == 0 => {}
