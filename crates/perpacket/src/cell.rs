@@ -8,8 +8,13 @@ use serde::{Deserialize, Serialize};
 use traffic::BackendKind;
 use traffic::programs::MAX_SPIN;
 
-use crate::paths::Ending;
 use crate::words::nearest;
+
+/// UDP destination port of the first flow; the others follow.
+pub(crate) const FIRST_PORT: u16 = 5_000;
+
+/// The most flows: as many as there are ports from there on.
+pub(crate) const MAX_FLOWS: u16 = u16::MAX - FIRST_PORT + 1;
 
 /// One thing to measure: a path at a frame size, in a setting.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -71,7 +76,7 @@ impl Setting {
     /// Refuses what no lab can be made of. What a path cannot take is refused by the path.
     pub(crate) fn check(&self) -> Result<()> {
         ensure!(self.flows >= 1, "flows = 0: at least one flow is needed to send anything");
-        ensure!(self.flows <= Ending::MAX_FLOWS, "{}", too_many_flows(&self.flows.to_string()));
+        ensure!(self.flows <= MAX_FLOWS, "{}", too_many_flows(&self.flows.to_string()));
         ensure!(
             (1..=256).contains(&self.batch),
             "batch = {}: 1 to 256 frames can be handed over at once (TEST_XDP_MAX_BATCH, net/bpf/test_run.c)",
@@ -260,15 +265,14 @@ pub(crate) fn parse_switch(name: &str, value: &str) -> Result<bool> {
 /// A number of flows.
 pub(crate) fn parse_flows(value: &str) -> Result<u16, String> {
     let number: u64 = value.parse().map_err(|_| format!("flows = {value}: a whole number is needed"))?;
-    let flows = u16::try_from(number).ok().filter(|&flows| flows <= Ending::MAX_FLOWS);
+    let flows = u16::try_from(number).ok().filter(|&flows| flows <= MAX_FLOWS);
     flows.ok_or_else(|| too_many_flows(value))
 }
 
 fn too_many_flows(value: &str) -> String {
     format!(
         "flows = {value}: at most {}, since each has a destination port of its own, from {} on",
-        Ending::MAX_FLOWS,
-        Ending::FIRST_PORT
+        MAX_FLOWS, FIRST_PORT
     )
 }
 

@@ -10,7 +10,8 @@ use linux::limits;
 use linux::nft::{Family, NftSocket};
 use linux::udp::{ReceiverSpec, UdpReceiver};
 
-use super::topology::{COUNTER, FIRST_PORT, TABLE};
+use super::topology::{COUNTER, TABLE};
+use crate::cell::FIRST_PORT;
 use traffic::ProgramSink;
 use traffic::programs::{self, Action};
 
@@ -45,11 +46,6 @@ pub(crate) struct Ending {
 }
 
 impl Ending {
-    /// The destination port of the first flow.
-    pub(crate) const FIRST_PORT: u16 = FIRST_PORT;
-    /// The most flows: one for each destination port from the first to the last.
-    pub(crate) const MAX_FLOWS: u16 = u16::MAX - FIRST_PORT + 1;
-
     /// A path whose packets all end in this counter.
     pub(crate) fn of(terminal: impl Terminal + 'static) -> Self {
         Self { terminal: Some(Box::new(terminal)), attached: Vec::new(), burst: None }

@@ -23,7 +23,7 @@ use lab::{Lab, Plan};
 use template::{Addresses, UdpFrame};
 use traffic::BackendKind;
 
-use crate::cell::{Cell, PathName};
+use crate::cell::{Cell, FIRST_PORT, PathName};
 use crate::scenario::Clock;
 
 pub(crate) use ending::Ending;
@@ -54,7 +54,7 @@ pub(crate) trait Path: fmt::Debug + Sync {
             destination_mac,
             addresses,
             source_port: 1024,
-            destination_port: topology::FIRST_PORT,
+            destination_port: FIRST_PORT,
             flows: cell.setting.flows,
             frame_bytes: cell.frame_bytes,
         }

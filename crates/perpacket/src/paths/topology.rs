@@ -62,8 +62,6 @@ const IP6_OUT0: Ipv6Addr = Ipv6Addr::new(0x2001, 2, 0, 1, 0, 0, 0, 1);
 const IP6_F0: Ipv6Addr = Ipv6Addr::new(0x2001, 2, 0, 1, 0, 0, 0, 2);
 const IP6_BEYOND: Ipv6Addr = Ipv6Addr::new(0x2001, 2, 0, 2, 0, 0, 0, 1);
 
-/// UDP destination port of the first flow.
-pub(crate) const FIRST_PORT: u16 = 5_000;
 /// Name of every packet-filter table that a path makes.
 pub(crate) const TABLE: &str = "perpacket";
 /// Name of the counter in it.
