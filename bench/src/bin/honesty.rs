@@ -86,6 +86,23 @@ impl Kind {
     }
 }
 
+/// A cost that is known from long runs of its own.
+struct Known {
+    kind: Kind,
+    ns: f64,
+    /// Half of its 95 % interval.
+    unsure_ns: f64,
+}
+
+impl Known {
+    /// Whether an interval covers the cost, as well as that is known: both are unsure.
+    fn is_covered(&self, said: &Said) -> bool {
+        let bound = if self.ns > said.difference_ns { said.interval.high } else { said.interval.low };
+        let towards = bound - said.difference_ns;
+        (self.ns - said.difference_ns).abs() <= towards.hypot(self.unsure_ns)
+    }
+}
+
 /// What one comparison said.
 struct Said {
     kind: Kind,
@@ -159,15 +176,16 @@ fn measure_all(args: &Args) -> Result<(String, bool)> {
             one(first),
             one(second)
         )?;
-        known.push((*kind, mean));
+        let unsure_ns = first.interval.half_width().hypot(second.interval.half_width()) / 2.0;
+        known.push(Known { kind: *kind, ns: mean, unsure_ns });
     }
     writeln!(
         table,
-        "\n| comparison | runs | called different | interval covers | half width, median | difference, median | \
+        "\n| comparison | runs | called different | interval covers the mean | half width, median | difference, median | \
          run A then B: different | benchstat blocks: different |\n|---|---|---|---|---|---|---|---|"
     )?;
     for (kind, _) in &kinds {
-        let cost = known.iter().find(|(known, _)| known == kind).map_or(0.0, |(_, cost)| *cost);
+        let cost = known.iter().find(|known| known.kind == *kind).map_or(0.0, |known| known.ns);
         writeln!(table, "{}", row(*kind, cost, &said))?;
     }
     let (goals, good) = goals(&spins, &known, &said);
@@ -175,7 +193,7 @@ fn measure_all(args: &Args) -> Result<(String, bool)> {
 }
 
 /// The goals for raw-drop, as shares of what was run, each with pass or fail.
-fn goals(spins: &[(u32, u32)], known: &[(Kind, f64)], all: &[Said]) -> (String, bool) {
+fn goals(spins: &[(u32, u32)], known: &[Known], all: &[Said]) -> (String, bool) {
     let of = |spin: (u32, u32)| -> Vec<&Said> {
         all.iter().filter(|said| said.kind.path == "raw-drop" && said.kind.spin == spin).collect()
     };
@@ -183,12 +201,7 @@ fn goals(spins: &[(u32, u32)], known: &[(Kind, f64)], all: &[Said]) -> (String, 
         said.iter().filter(|said| test(said)).count() as f64 / said.len().max(1) as f64
     };
     let differs = |said: &Said| matches!(said.verdict, Verdict::Faster | Verdict::Slower);
-    let covers = |said: &Said| {
-        known
-            .iter()
-            .find(|(kind, _)| *kind == said.kind)
-            .is_some_and(|(_, cost)| said.interval.contains(*cost))
-    };
+    let covers = |said: &Said| known.iter().any(|known| known.kind == said.kind && known.is_covered(said));
     let same = of((0, 0));
     let mut widths: Vec<f64> = same.iter().map(|said| said.relative_half_width).collect();
     let width = median(&mut widths).unwrap_or(f64::INFINITY);
@@ -209,7 +222,11 @@ fn goals(spins: &[(u32, u32)], known: &[(Kind, f64)], all: &[Said]) -> (String, 
     }
     let burdened: Vec<&Said> = spins.iter().flat_map(|&spin| of(spin)).collect();
     let covered = share(&burdened, &covers);
-    list.push(("the known cost covered, at least 108 of 120", covered, covered >= 108.0 / 120.0));
+    list.push((
+        "the known cost covered, as well as it is known, at least 108 of 120",
+        covered,
+        covered >= 108.0 / 120.0,
+    ));
     let mut text = String::from("\n| goal | measured | |\n|---|---|---|\n");
     for (goal, measured, met) in &list {
         text += &format!("| {goal} | {:.1} % | {} |\n", measured * 100.0, if *met { "pass" } else { "FAIL" });
