@@ -228,7 +228,8 @@ impl<'a> Pairs<'a> {
                 Some(pairs) => done >= pairs,
                 None => done >= PAIRS_A_BLOCK || (done >= PAIRS_A_BLOCK_LEAST && time.passed()),
             };
-            if full || session.stop.asked() || self.deadline.passed() {
+            // One pair at least: a comparison without any could not even say that all its packets are lost.
+            if full || session.stop.asked() || (done > 0 && self.deadline.passed()) {
                 break;
             }
             slices.extend(self.pair(block, stage, shapes, session)?);
