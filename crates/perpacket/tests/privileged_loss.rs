@@ -81,7 +81,11 @@ fn a_path_that_loses_everything_is_no_result() {
     }
     let (code, record, text) = compared("forward", "echo 0 >/proc/sys/net/ipv4/ip_forward");
     assert_eq!(code, Some(1), "{text}");
-    assert!(text.contains("no pair is whole: packets of A and B did not arrive") && text.contains("ledger of forward"), "{text}");
+    assert!(
+        text.contains("no pair is whole: packets of A and B did not arrive")
+            && text.contains("ledger of forward"),
+        "{text}"
+    );
     let book = &record.ledgers[0].ledger;
     assert!(book.received_packets() == 0 && book.dropped_packets() > 0, "{book:?}");
     assert_eq!(record.summary.unwrap().comparisons, []);
