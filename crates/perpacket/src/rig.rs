@@ -148,15 +148,6 @@ impl Rig {
         Ok(())
     }
 
-    /// Loads the one sending program anew.
-    pub(crate) fn refresh(&mut self, padding: Option<u8>) -> Result<()> {
-        self.retire();
-        let code = Code { burdened: self.burdened, padding };
-        self.senders.push(Sender::open(&self.lab, &self.cell, code)?);
-        self.active = 0;
-        Ok(())
-    }
-
     /// Lets the sender of a variant send from now on, after [`reload`](Self::reload).
     pub(crate) fn select(&mut self, arm: usize) {
         self.active = arm.min(self.senders.len() - 1);

@@ -1,7 +1,7 @@
 //! The measuring loop of `ab`: adjacent slices of A and B, in random order within each pair.
 //!
-//! Two variants that are the same code share one lab, and differ by numbers in its control map. Variants that are
-//! programs or labs of their own are made anew after a few hundred pairs, in random order: where something
+//! Two variants that are the same code share one lab at a time, and differ by numbers in its control map. What a
+//! difference can depend on is made anew after a few hundred pairs, in random order: where something
 //! lies in memory costs or saves as much as many a change (0.1 ns between two identical programs, 1 to 2 ns between
 //! two identical labs), so each block is a replicate of its own, and the interval covers the spread between them.
 
@@ -161,9 +161,8 @@ impl<'a> Pairs<'a> {
     ) -> Result<[Shape; 2]> {
         match self.makeup {
             Makeup::Shared => {}
-            Makeup::Refreshed => stage.refresh(session)?,
             Makeup::Reloaded => stage.reload(session)?,
-            Makeup::Rebuilt => {
+            Makeup::Refreshed | Makeup::Rebuilt => {
                 self.close(stage)?;
                 *stage = self.build(session)?;
                 return stage.shapes(self.scenario);

@@ -25,12 +25,12 @@ const COMMAND_TIME: Duration = Duration::from_secs(30);
 pub(super) enum Makeup {
     /// Everything: lab, program and numbers, or nothing that a program could tell. Nothing is made anew.
     Shared,
-    /// Lab and program: they differ by numbers, and what these cost depends on where the program lies. It is loaded
+    /// Lab and program: they differ by numbers, and what these cost depends on where lab and program lie. Both are made
     /// anew.
     Refreshed,
     /// The lab. Each has a sending program of its own, loaded anew.
     Reloaded,
-    /// Nothing. Labs and programs are made anew.
+    /// Nothing. The labs and programs of both are made anew.
     Rebuilt,
 }
 
@@ -114,12 +114,6 @@ impl Stage {
             }
         }
         Ok(shapes)
-    }
-
-    /// The sending program of both, loaded anew.
-    pub(super) fn refresh(&mut self, session: &mut Session<'_>) -> Result<()> {
-        self.last = None;
-        self.rigs[0].refresh(padding(session))
     }
 
     /// A sending program of its own for each variant, loaded in random order.
