@@ -149,7 +149,7 @@ check_dependencies() {
         case $crate in
             ebpf | linux | measure) allowed='' ;;
             template) allowed='ebpf' ;;
-            traffic) allowed='ebpf linux' ;;
+            traffic) allowed='ebpf linux measure' ;;
             lab) allowed='linux' ;;
             perpacket) allowed='ebpf lab linux measure template traffic' ;;
             *) say "crates/$crate is not in the map: add it to ARCHITECTURE.md and ci.sh"; code=1; continue ;;

@@ -25,6 +25,7 @@
 //! | [`verdict`] | faster, slower, same, or not known yet |
 //! | [`holm`] | several comparisons at once |
 //! | [`ledger`] | where every packet ended |
+//! | [`gaps`] | how evenly packets followed each other |
 //! | [`foil`] | the usual methods that mislead, for tables beside ours |
 //! | [`record`] | `perpacket.record/1`, read and written |
 //!
@@ -52,6 +53,7 @@
 pub mod calibrate;
 pub mod cluster;
 pub mod foil;
+pub mod gaps;
 pub mod holm;
 pub mod ledger;
 pub mod marginal;

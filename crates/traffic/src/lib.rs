@@ -17,6 +17,7 @@
 //! |---|---|
 //! | `backend` | the trait, the kinds, what was sent |
 //! | `frames` | what is sent: the same, a cycle, or written one by one |
+//! | `generator` | the trait of what sends at a rate |
 //! | `ability` | what this host can do, and what is lacking |
 //! | `inject`, `af_xdp`, `tx_ring`, `mmsg`, `memory` | the backends |
 //! | [`programs`] | the eBPF programs that make frames, and those that count and end them |
@@ -37,6 +38,7 @@ mod ability;
 mod af_xdp;
 mod backend;
 mod frames;
+mod generator;
 mod inject;
 mod memory;
 mod mmsg;
@@ -48,6 +50,7 @@ pub use ability::{Ability, Lack, probe};
 pub use af_xdp::{AfXdp, AfXdpSpec};
 pub use backend::{Backend, BackendKind, SendError, Sent, UnknownBackend};
 pub use frames::{FrameError, Frames};
+pub use generator::{Generator, Pace};
 pub use inject::{Inject, InjectSpec};
 pub use linux::xsk::BindMode;
 pub use memory::Memory;

@@ -1,0 +1,98 @@
+//! How evenly packets followed each other: a histogram of the times between them.
+//!
+//! A rate says how many packets left, not how: a second's packets in one burst have the same. Of a sender that keeps
+//! its rate, nearly all gaps are what was asked for; after a delay it sends at most twice as fast, so that no
+//! gap is below half of that.
+
+use hdrhistogram::Histogram;
+
+/// Significant digits that are kept of each gap.
+const DIGITS: u8 = 3;
+/// The longest gap that is told apart, in ns: an hour. Longer ones count as this long.
+const LONGEST_NS: u64 = 3_600_000_000_000;
+
+/// Times between packets, in ns, each to within a thousandth. Recording one costs some nanoseconds and allocates
+/// nothing.
+#[derive(Debug, Clone)]
+pub struct Gaps {
+    histogram: Histogram<u64>,
+}
+
+impl Gaps {
+    /// No gap yet.
+    #[allow(clippy::missing_panics_doc)]
+    pub fn new() -> Self {
+        #[allow(clippy::expect_used)] // both bounds and digits are constants that it takes
+        let histogram = Histogram::new_with_bounds(1, LONGEST_NS, DIGITS).expect("the bounds are valid");
+        Self { histogram }
+    }
+
+    /// Adds one gap.
+    #[inline]
+    pub fn record(&mut self, ns: u64) {
+        self.histogram.saturating_record(ns);
+    }
+
+    /// Adds several gaps of one length.
+    pub fn record_n(&mut self, ns: u64, count: u64) {
+        self.histogram.saturating_record_n(ns, count);
+    }
+
+    /// Adds all gaps of another sender.
+    pub fn add(&mut self, other: &Self) {
+        // Both have the same bounds, so nothing can lie outside.
+        drop(self.histogram.add(&other.histogram));
+    }
+
+    /// Number of gaps.
+    pub fn count(&self) -> u64 {
+        self.histogram.len()
+    }
+
+    /// The gap in ns that a share of all gaps does not exceed: 0.5 for the median. None if there are no gaps.
+    pub fn quantile(&self, share: f64) -> Option<u64> {
+        (self.count() > 0).then(|| self.histogram.value_at_quantile(share))
+    }
+
+    /// Shortest and longest gap in ns.
+    pub fn range(&self) -> Option<(u64, u64)> {
+        (self.count() > 0).then(|| (self.histogram.min(), self.histogram.max()))
+    }
+
+    /// Number of gaps from `low` to `high` ns, inclusive, to within the resolution.
+    pub fn between(&self, low: u64, high: u64) -> u64 {
+        self.histogram.count_between(low, high)
+    }
+
+    /// The gaps that there are, in ns, each with its number, shortest first: what a record keeps.
+    pub fn values(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
+        self.histogram
+            .iter_recorded()
+            .map(|step| (step.value_iterated_to(), step.count_since_last_iteration()))
+    }
+}
+
+impl Default for Gaps {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gaps_of_two_senders_are_added() {
+        let (mut one, mut other) = (Gaps::new(), Gaps::new());
+        (0..99).for_each(|_| one.record(1000));
+        other.record_n(50, 1);
+        other.record(u64::MAX);
+        assert_eq!(Gaps::new().quantile(0.5), None);
+        one.add(&other);
+        assert_eq!((one.count(), one.quantile(0.5)), (101, Some(1000)));
+        assert_eq!((one.between(0, 60), one.values().next()), (1, Some((50, 1))));
+        let (shortest, longest) = one.range().unwrap();
+        assert!(shortest == 50 && longest >= LONGEST_NS);
+    }
+}
