@@ -19,6 +19,7 @@
 //! | `frames` | what is sent: the same, a cycle, or written one by one |
 //! | `generator` | the trait of what sends at a rate |
 //! | `ability` | what this host can do, and what is lacking |
+//! | `live` | what sends at a rate from inside the kernel |
 //! | `inject`, `af_xdp`, `tx_ring`, `mmsg`, `memory` | the backends |
 //! | [`programs`] | the eBPF programs that make frames, and those that count and end them |
 //! | `sink` | what a counting program counted |
@@ -40,6 +41,7 @@ mod backend;
 mod frames;
 mod generator;
 mod inject;
+mod live;
 mod memory;
 mod mmsg;
 pub mod programs;
@@ -53,6 +55,7 @@ pub use frames::{FrameError, Frames};
 pub use generator::{Generator, Pace};
 pub use inject::{Inject, InjectSpec};
 pub use linux::xsk::BindMode;
+pub use live::{LiveError, LiveGenerator, LiveSpec};
 pub use memory::Memory;
 pub use mmsg::{Mmsg, MmsgSpec};
 pub use sink::ProgramSink;

@@ -1,8 +1,15 @@
 //! The eBPF programs of a measurement, instruction by instruction.
 //!
-//! Two kinds: the *injector* writes one frame and says where it goes (this is where frames come from), and the
+//! Three kinds: the *injector* writes one frame and says where it goes (this is where frames come from), the
+//! *generator* writes packets of any kind when they are due, and the
 //! *counter* ends or returns a frame and counts it (this is where a path's ledger closes). Their control words
 //! live in array maps, so that two variants of a comparison can be the very same code with other numbers.
+
+mod gaps;
+pub(crate) mod generator;
+
+pub use gaps::{GAP_BUCKETS, gap_bucket, gap_bucket_range, lower_gap_bucket};
+pub use generator::{GENERATOR_WORDS, GeneratorProgram, GeneratorProgramError, GeneratorWord, WritePacket};
 
 use ebpf::{AluOp, AssembleError, Assembler, AtomicOp, Condition, Insn, Reg, Size};
 
