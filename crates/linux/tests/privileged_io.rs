@@ -233,7 +233,7 @@ fn a_frame_above_the_mtu_is_an_error() {
         assert_eq!(sender.send(&frame(1600)).unwrap_err().errno(), Some(libc::EMSGSIZE));
         let spec = RingSpec { frames: 4, l2_bytes: 1600, skip_malformed: false, linear: true };
         let mut ring = TxRing::new(sender, &spec).unwrap();
-        assert!(ring.push(|slot| fill(slot, &frame(1600))).unwrap());
+        assert!(ring.push(|slot| Some(fill(slot, &frame(1600)))).unwrap());
         assert_eq!(ring.flush(DEADLINE).unwrap_err().errno(), Some(libc::EMSGSIZE));
         assert_eq!(ring.state().completed, 0);
     });
@@ -257,7 +257,7 @@ fn the_ring_sends_everything_in_order() {
             let total = ring.slots() as u64 * 3 + 1;
             let mut sequence = 0;
             while sequence < total {
-                if ring.push(|slot| fill(slot, &numbered(sequence, 60))).unwrap() {
+                if ring.push(|slot| Some(fill(slot, &numbered(sequence, 60)))).unwrap() {
                     sequence += 1;
                 } else {
                     ring.kick().unwrap();

@@ -15,12 +15,27 @@ pub trait Backend: Send + fmt::Debug {
     /// Which way this is.
     fn kind(&self) -> BackendKind;
 
-    /// Hands over up to `packets` frames, the next ones of the backend's [`crate::Frames`] or program.
+    /// Hands over up to `packets` frames, the next ones of the backend's [`crate::Frames`] or program; fewer when these
+    /// come to an end.
     ///
     /// A kernel that has no room for a while is waited for; one that makes no progress at all for a second ends
     /// the call early with fewer frames, which is no error. Where frames are queued, the call may return before they left:
     /// [`Self::flush`] sees to that. Confirmations may be of frames offered in earlier calls.
     fn send(&mut self, packets: u64) -> Result<Sent, SendError>;
+
+    /// Makes what is queued leave now, without waiting for it, and returns what was confirmed meanwhile. Where nothing
+    /// stays queued there is nothing to do.
+    ///
+    /// # Errors
+    /// As [`Self::send`].
+    fn push_out(&mut self) -> Result<Sent, SendError> {
+        Ok(Sent::default())
+    }
+
+    /// Whether the frames have come to an end and all of them were offered. It is known when a call has asked for one more.
+    fn ended(&self) -> bool {
+        false
+    }
 
     /// Waits until everything offered is confirmed, and returns the confirmations that were open.
     ///
@@ -93,6 +108,13 @@ impl SendError {
         match self {
             Self::Syscall { sent, .. } | Self::Stalled { sent, .. } => *sent,
         }
+    }
+
+    /// The same, of a call that had sent `earlier` before the part that failed.
+    pub(crate) fn after(mut self, earlier: Sent) -> Self {
+        let (Self::Syscall { sent, .. } | Self::Stalled { sent, .. }) = &mut self;
+        *sent += earlier;
+        self
     }
 }
 

@@ -16,12 +16,12 @@ pub struct Frames {
     source: Source,
 }
 
-/// Writes the frame of a number.
-type Fill = Box<dyn FnMut(u64, &mut [u8]) + Send>;
+/// Writes the frame of a number and says how long it is; `None` when there is no such frame, nor any later one.
+type Fill = Box<dyn FnMut(u64, &mut [u8]) -> Option<usize> + Send>;
 
 enum Source {
     Prebuilt(Vec<Vec<u8>>),
-    Generated { l2_bytes: usize, fill: Fill },
+    Written { l2_bytes_max: usize, fill: Fill, ended: bool },
 }
 
 /// Why frames cannot be sent.
@@ -56,39 +56,68 @@ impl Frames {
     /// to fill. What they hold before is undefined: zeros or an earlier frame. It must write all that matters.
     pub fn generated(
         l2_bytes: usize,
-        fill: impl FnMut(u64, &mut [u8]) + Send + 'static,
+        mut fill: impl FnMut(u64, &mut [u8]) + Send + 'static,
     ) -> Result<Self, FrameError> {
-        check(l2_bytes)?;
-        Ok(Self { source: Source::Generated { l2_bytes, fill: Box::new(fill) } })
+        Self::varied(l2_bytes, move |sequence, frame| {
+            fill(sequence, frame);
+            Some(frame.len())
+        })
+    }
+
+    /// Frames of lengths up to `l2_bytes_max`, written by `fill`, which gets what [`Self::generated`] says and returns the
+    /// frame's length, or `None` when the frames have come to an end. It is not called again then.
+    ///
+    /// A length below that of an Ethernet header is made up to it with zeros, one above `l2_bytes_max` is cut to it: whoever
+    /// minds checks the length in `fill`.
+    pub fn varied(
+        l2_bytes_max: usize,
+        fill: impl FnMut(u64, &mut [u8]) -> Option<usize> + Send + 'static,
+    ) -> Result<Self, FrameError> {
+        check(l2_bytes_max)?;
+        Ok(Self { source: Source::Written { l2_bytes_max, fill: Box::new(fill), ended: false } })
     }
 
     /// Length of the longest frame, without FCS.
     pub fn l2_bytes_max(&self) -> usize {
         match &self.source {
             Source::Prebuilt(frames) => frames.iter().map(Vec::len).max().unwrap_or(0),
-            Source::Generated { l2_bytes, .. } => *l2_bytes,
+            Source::Written { l2_bytes_max, .. } => *l2_bytes_max,
         }
+    }
+
+    /// Whether [`Self::write`] has found no more frames.
+    pub fn ended(&self) -> bool {
+        matches!(self.source, Source::Written { ended: true, .. })
     }
 
     /// After how many frames they repeat; `None` when they are written one by one.
     pub fn period(&self) -> Option<usize> {
         match &self.source {
             Source::Prebuilt(frames) => Some(frames.len()),
-            Source::Generated { .. } => None,
+            Source::Written { .. } => None,
         }
     }
 
-    /// Writes a frame to the start of `room`, which must be as long as the longest, and returns its length.
-    pub fn write(&mut self, sequence: u64, room: &mut [u8]) -> usize {
+    /// Writes a frame to the start of `room`, which must be as long as the longest, and returns its length; `None` after
+    /// the last frame. Each frame is written once: what writes them may take them from a stream.
+    pub fn write(&mut self, sequence: u64, room: &mut [u8]) -> Option<usize> {
         match &mut self.source {
             Source::Prebuilt(frames) => {
                 let frame = &frames[(sequence % frames.len() as u64) as usize];
                 room[..frame.len()].copy_from_slice(frame);
-                frame.len()
+                Some(frame.len())
             }
-            Source::Generated { l2_bytes, fill } => {
-                fill(sequence, &mut room[..*l2_bytes]);
-                *l2_bytes
+            Source::Written { ended: true, .. } => None,
+            Source::Written { l2_bytes_max, fill, ended } => {
+                let room = &mut room[..*l2_bytes_max];
+                let Some(l2_bytes) = fill(sequence, room) else {
+                    *ended = true;
+                    return None;
+                };
+                if l2_bytes < L2_BYTES_MIN {
+                    room[l2_bytes..L2_BYTES_MIN].fill(0);
+                }
+                Some(l2_bytes.clamp(L2_BYTES_MIN, room.len()))
             }
         }
     }
@@ -107,7 +136,8 @@ fn common_divisor(a: usize, b: usize) -> usize {
     if b == 0 { a } else { common_divisor(b, a % b) }
 }
 
-fn check(l2_bytes: usize) -> Result<(), FrameError> {
+/// Whether any backend takes a frame of such a length.
+pub(crate) fn check(l2_bytes: usize) -> Result<(), FrameError> {
     if (L2_BYTES_MIN..=L2_BYTES_MAX).contains(&l2_bytes) { Ok(()) } else { Err(FrameError::Length(l2_bytes)) }
 }
 
@@ -115,7 +145,7 @@ impl std::fmt::Debug for Frames {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self.period() {
             Some(period) => write!(f, "Frames(cycle of {period})"),
-            None => write!(f, "Frames(generated)"),
+            None => write!(f, "Frames(up to {} bytes, written one by one)", self.l2_bytes_max()),
         }
     }
 }
@@ -129,7 +159,7 @@ mod tests {
     fn a_cycle_starts_again() {
         let mut frames = Frames::cycle(vec![vec![1; 20], vec![2; 30]]).unwrap();
         let mut room = [0; 30];
-        let lengths: Vec<usize> = (0..3).map(|sequence| frames.write(sequence, &mut room)).collect();
+        let lengths: Vec<usize> = (0..3).map(|sequence| frames.write(sequence, &mut room).unwrap()).collect();
         assert_eq!(
             (lengths, room[0], frames.period(), frames.l2_bytes_max()),
             (vec![20, 30, 20], 1, Some(2), 30)
@@ -141,6 +171,29 @@ mod tests {
         assert_eq!(Frames::cycle(vec![]).unwrap_err(), FrameError::None);
         assert_eq!(Frames::constant([0; 13]).unwrap_err(), FrameError::Length(13));
         assert_eq!(Frames::generated(65_536, |_, _| ()).unwrap_err(), FrameError::Length(65_536));
+        assert_eq!(Frames::varied(13, |_, _| None).unwrap_err(), FrameError::Length(13));
+    }
+
+    #[test]
+    fn lengths_vary_within_bounds_until_the_end() {
+        let lengths = [20, 30, 5, 99];
+        let mut calls = 0;
+        let fill = move |sequence, frame: &mut [u8]| {
+            calls += 1;
+            assert!(calls <= 5 && frame.len() == 40);
+            frame.fill(7);
+            lengths.get(sequence as usize).copied()
+        };
+        let mut frames = Frames::varied(40, fill).unwrap();
+        let mut room = [0; 50];
+        assert_eq!(frames.write(0, &mut room), Some(20));
+        assert_eq!(frames.write(1, &mut room), Some(30));
+        assert_eq!(frames.write(2, &mut room), Some(14));
+        assert_eq!(room[..14], [7, 7, 7, 7, 7, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(frames.write(3, &mut room), Some(40));
+        assert!(!frames.ended());
+        assert_eq!((frames.write(4, &mut room), frames.write(5, &mut room)), (None, None));
+        assert!(frames.ended() && frames.period().is_none());
     }
 
     #[test]

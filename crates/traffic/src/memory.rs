@@ -44,9 +44,11 @@ impl Backend for Memory {
 
     /// Every frame taken is confirmed at once.
     fn send(&mut self, packets: u64) -> Result<Sent, SendError> {
-        let count = packets.min(self.capacity);
-        for sequence in self.sequence..self.sequence + count {
-            let l2_bytes = self.frames.write(sequence, &mut self.room);
+        let mut count = 0;
+        while count < packets.min(self.capacity) {
+            let Some(l2_bytes) = self.frames.write(self.sequence, &mut self.room) else { break };
+            self.sequence += 1;
+            count += 1;
             if self.keep > 0 {
                 if self.kept.len() == self.keep {
                     self.kept.pop_front();
@@ -54,9 +56,12 @@ impl Backend for Memory {
                 self.kept.push_back(self.room[..l2_bytes].to_vec());
             }
         }
-        self.sequence += count;
         self.capacity -= count;
         Ok(Sent { offered: count, confirmed: count, calls: 0 })
+    }
+
+    fn ended(&self) -> bool {
+        self.frames.ended()
     }
 
     fn flush(&mut self) -> Result<Sent, SendError> {
@@ -76,6 +81,16 @@ mod tests {
         backend.send(4).unwrap();
         backend.send(1).unwrap();
         assert_eq!(backend.kept().map(|frame| frame[19]).collect::<Vec<_>>(), [2, 3, 4]);
+    }
+
+    #[test]
+    fn frames_have_their_lengths_and_an_end() {
+        let frames =
+            Frames::varied(60, |sequence, _| (sequence < 3).then_some(20 + sequence as usize)).unwrap();
+        let mut backend = Memory::new(frames, 9);
+        assert_eq!((backend.send(2).unwrap().offered, backend.ended()), (2, false));
+        assert_eq!((backend.send(2).unwrap().offered, backend.ended()), (1, true));
+        assert_eq!(backend.kept().map(<[u8]>::len).collect::<Vec<_>>(), [20, 21, 22]);
     }
 
     #[test]

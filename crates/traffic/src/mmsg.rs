@@ -64,23 +64,27 @@ impl Mmsg {
         let fixed = frames.fixed_slots(per_call, per_call, BATCH_MAX);
         let mut batch = FrameBatch::new(fixed.unwrap_or(per_call), frames.l2_bytes_max())?;
         if fixed.is_some() {
-            (0..batch.len()).for_each(|slot| write_slot(&mut batch, &mut frames, slot, slot as u64));
+            (0..batch.len()).for_each(|slot| _ = write_slot(&mut batch, &mut frames, slot, slot as u64));
         }
         Ok(Self { socket, batch, frames, per_call, fixed: fixed.is_some(), next: 0, filled: 0, sequence: 0 })
     }
 
-    /// Makes up to `wanted` frames ready from slot `next` on; how many are.
+    /// Makes up to `wanted` frames ready from slot `next` on; how many are. 0 when the frames have come to an end.
     fn prepare(&mut self, wanted: u64) -> usize {
         let most = self.per_call.min(self.batch.len() - self.next);
         let count = usize::try_from(wanted).unwrap_or(usize::MAX).min(most);
-        if !self.fixed {
-            for slot in self.next + self.filled..self.next + count {
-                write_slot(&mut self.batch, &mut self.frames, slot, self.sequence);
-                self.sequence += 1;
-            }
-            self.filled = self.filled.max(count);
+        if self.fixed {
+            return count;
         }
-        count
+        while self.filled < count {
+            let slot = self.next + self.filled;
+            if !write_slot(&mut self.batch, &mut self.frames, slot, self.sequence) {
+                break;
+            }
+            self.sequence += 1;
+            self.filled += 1;
+        }
+        self.filled.min(count)
     }
 
     /// The kernel took so many, from slot `next` on.
@@ -101,6 +105,9 @@ impl Backend for Mmsg {
         let mut stalled_since: Option<Instant> = None;
         while sent.offered < packets {
             let count = self.prepare(packets - sent.offered);
+            if count == 0 {
+                break;
+            }
             let failed = |source| SendError::Syscall { backend: BackendKind::Mmsg, sent, source };
             let taken = self.socket.send_batch(&mut self.batch, self.next, count).map_err(failed)?;
             if taken == 0 {
@@ -117,13 +124,21 @@ impl Backend for Mmsg {
         Ok(sent)
     }
 
+    fn ended(&self) -> bool {
+        self.frames.ended() && self.filled == 0
+    }
+
     /// Nothing is ever open: what the kernel took is confirmed.
     fn flush(&mut self) -> Result<Sent, SendError> {
         Ok(Sent::default())
     }
 }
 
-fn write_slot(batch: &mut FrameBatch, frames: &mut Frames, slot: usize, sequence: u64) {
-    let l2_bytes = frames.write(sequence, batch.frame_mut(slot));
-    batch.set_len(slot, l2_bytes);
+/// Whether there was a frame to write.
+fn write_slot(batch: &mut FrameBatch, frames: &mut Frames, slot: usize, sequence: u64) -> bool {
+    let written = frames.write(sequence, batch.frame_mut(slot));
+    if let Some(l2_bytes) = written {
+        batch.set_len(slot, l2_bytes);
+    }
+    written.is_some()
 }

@@ -70,7 +70,7 @@ impl TxRingBackend {
         Ok(Self { ring, frames, fixed, sequence: 0, confirmed: 0 })
     }
 
-    /// Queues the next frame; false when the ring is full.
+    /// Queues the next frame; false when the ring is full or the frames have come to an end.
     fn push(&mut self) -> Result<bool, SyscallError> {
         let (sequence, frames) = (self.sequence, &mut self.frames);
         let pushed = if self.fixed && sequence >= self.ring.slots() as u64 {
@@ -113,6 +113,9 @@ impl Backend for TxRingBackend {
                 full_since = None;
                 continue;
             }
+            if self.ended() {
+                break;
+            }
             if full_since.get_or_insert_with(Instant::now).elapsed() > STALL {
                 break;
             }
@@ -120,6 +123,17 @@ impl Backend for TxRingBackend {
             sent.calls += 1;
         }
         Ok(self.report(sent))
+    }
+
+    fn push_out(&mut self) -> Result<Sent, SendError> {
+        let sent = Sent { calls: 1, ..Sent::default() };
+        self.ring.kick().map_err(|error| self.failed(sent, error))?;
+        self.ring.reap().map_err(|error| self.failed(sent, error))?;
+        Ok(self.report(sent))
+    }
+
+    fn ended(&self) -> bool {
+        self.frames.ended()
     }
 
     fn flush(&mut self) -> Result<Sent, SendError> {

@@ -1,27 +1,20 @@
 //! Every backend sends over a veth pair of the test's own, and every frame is counted and compared at the far end.
 #![allow(clippy::unwrap_used, missing_docs)]
 
+mod common;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
-use linux::bpf::{Link, Map, Program, ProgramKind, ProgramSpec, XdpMode};
-use linux::netns::Netns;
-use linux::packet::{PROTOCOL_ALL, PacketSocket};
-use linux::route::{RouteSocket, VethEnd};
-use traffic::{
-    AfXdp, AfXdpSpec, Backend, BackendKind, Frames, Inject, InjectSpec, Mmsg, MmsgSpec, ProgramSink,
-    SendError, Sent, TxRingBackend, TxRingSpec, probe,
+use common::{
+    DEADLINE, WITH_FRAMES, XDP_DROP, XDP_PASS, in_pair, insn, numbered, numbered_frames, open, receive, xdp,
 };
-
-const DEADLINE: Duration = Duration::from_secs(10);
-const L2_BYTES: usize = 60;
-
-const XDP_DROP: i32 = 1;
-const XDP_PASS: i32 = 2;
-
-/// The backends that take frames from this process.
-const WITH_FRAMES: [BackendKind; 3] = [BackendKind::AfXdp, BackendKind::TxRing, BackendKind::Mmsg];
+use linux::bpf::Map;
+use linux::packet::{PROTOCOL_ALL, PacketSocket};
+use linux::route::RouteSocket;
+use traffic::{
+    Backend, BackendKind, Frames, Inject, InjectSpec, Mmsg, MmsgSpec, ProgramSink, SendError, Sent, probe,
+};
 
 #[test]
 fn every_backend_is_available() {
@@ -198,6 +191,47 @@ fn frames_arrive_in_order_as_they_were_written() {
 }
 
 #[test]
+fn frames_of_several_lengths_arrive_as_long_as_they_are_until_they_end() {
+    if !linux::privilege::test_may_run("frames_of_several_lengths_arrive_as_long_as_they_are_until_they_end")
+    {
+        return;
+    }
+    // More than any ring has entries, and an end within a batch.
+    const COUNT: u64 = 1207;
+    let l2_bytes = |sequence| 60 + (sequence * 7 % 1455) as usize;
+    for kind in WITH_FRAMES {
+        in_pair(|pair| {
+            let receiver = PacketSocket::open(pair.far, PROTOCOL_ALL).unwrap();
+            let fill = move |sequence, room: &mut [u8]| {
+                (sequence < COUNT).then(|| {
+                    room[..60].copy_from_slice(&numbered(sequence));
+                    l2_bytes(sequence)
+                })
+            };
+            let mut backend = open(kind, pair, Frames::varied(1514, fill).unwrap());
+            let mut sequence = 0;
+            while !backend.ended() {
+                // A part at a time, so that the receiving socket is never full.
+                let sent = backend.send(30).unwrap();
+                assert_eq!(sent.offered, (COUNT - sequence).min(30), "{kind} {sequence}");
+                backend.flush().unwrap();
+                for number in sequence..sequence + sent.offered {
+                    let frame = receive(&receiver);
+                    assert_eq!(
+                        (frame.len(), &frame[..60]),
+                        (l2_bytes(number), &numbered(number)[..]),
+                        "{kind}"
+                    );
+                }
+                sequence += sent.offered;
+            }
+            assert_eq!(sequence, COUNT);
+            assert_eq!(backend.send(5).unwrap().offered, 0);
+        });
+    }
+}
+
+#[test]
 fn live_frames_keep_what_the_program_wrote() {
     if !linux::privilege::test_may_run("live_frames_keep_what_the_program_wrote") {
         return;
@@ -270,116 +304,4 @@ fn check(backend: &mut dyn Backend, sink: &ProgramSink) {
     assert_eq!(sink.wait_until(all.offered, DEADLINE).unwrap(), all.offered, "{}", backend.kind());
     assert_eq!(backend.flush().unwrap().confirmed, 0);
     assert_eq!(sink.received().unwrap(), all.offered);
-}
-
-fn open(kind: BackendKind, pair: &Pair, frames: Frames) -> Box<dyn Backend> {
-    match kind {
-        BackendKind::AfXdp => Box::new(AfXdp::new(&AfXdpSpec::new(pair.near), frames).unwrap()),
-        BackendKind::TxRing => Box::new(TxRingBackend::new(&TxRingSpec::new(pair.near), frames).unwrap()),
-        _ => Box::new(Mmsg::new(&MmsgSpec::new(pair.near), frames).unwrap()),
-    }
-}
-
-/// Two ends of a veth pair, up and silent, in a namespace that the calling thread is in.
-struct Pair {
-    near: u32,
-    far: u32,
-    links: std::cell::RefCell<Vec<Link>>,
-}
-
-impl Pair {
-    /// Attaches a program to the far end that counts and then returns `action`.
-    fn count(&self, action: i32) -> ProgramSink {
-        let sink = ProgramSink::new().unwrap();
-        let program = xdp(&counting(sink.map_fd(), &[insn(0xb7, 0, 0, 0, action)]));
-        self.links.borrow_mut().push(Link::attach_xdp(&program, self.far, XdpMode::Native).unwrap());
-        sink
-    }
-
-    /// Live frames redirected out of the near end.
-    fn xdp_live(&self) -> Inject {
-        let redirect =
-            [insn(0xb7, 1, 0, 0, self.near.cast_signed()), insn(0xb7, 2, 0, 0, 0), insn(0x85, 0, 0, 0, 23)];
-        self.live(BackendKind::XdpLive, &redirect)
-    }
-
-    fn live(&self, kind: BackendKind, verdict: &[[u8; 8]]) -> Inject {
-        let control = Map::array(8, 1, true).unwrap();
-        Inject::new(InjectSpec {
-            kind,
-            program: xdp(&counting(control.fd(), verdict)),
-            control: control.mmap_array().unwrap(),
-            frame: numbered(0),
-            ingress_ifindex: self.near,
-            rx_queue: 0,
-            batch: 64,
-        })
-    }
-}
-
-fn in_pair(test: impl FnOnce(&Pair) + Send) {
-    let netns = Netns::unnamed().unwrap();
-    netns
-        .run(|| {
-            let mut route = RouteSocket::open().unwrap();
-            route.create_veth(&VethEnd::new("near"), &VethEnd::new("far")).unwrap();
-            let [near, far] = ["near", "far"].map(|name| route.link_by_name(name).unwrap().unwrap().ifindex);
-            for ifindex in [1, near, far] {
-                route.set_no_link_local(ifindex).unwrap();
-                route.set_up(ifindex).unwrap();
-            }
-            test(&Pair { near, far, links: Vec::new().into() });
-        })
-        .unwrap();
-}
-
-fn receive(socket: &PacketSocket) -> Vec<u8> {
-    let mut buffer = vec![0; 2048];
-    assert!(socket.wait_readable(DEADLINE).unwrap(), "no frame came");
-    let len = socket.receive(&mut buffer).unwrap().unwrap();
-    buffer.truncate(len);
-    buffer
-}
-
-fn numbered_frames() -> Frames {
-    Frames::generated(L2_BYTES, |sequence, frame| frame.copy_from_slice(&numbered(sequence))).unwrap()
-}
-
-/// A frame of the EtherType for local experiments (IEEE 802, 0x88b5), with a number in it.
-fn numbered(sequence: u64) -> Vec<u8> {
-    let mut frame = vec![0x5a; L2_BYTES];
-    frame[..14].copy_from_slice(&[2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 0x88, 0xb5]);
-    frame[14..22].copy_from_slice(&sequence.to_be_bytes());
-    frame
-}
-
-fn xdp(code: &[[u8; 8]]) -> Program {
-    Program::load(&ProgramSpec::new(ProgramKind::Xdp, "test", code)).unwrap()
-}
-
-/// `struct bpf_insn`.
-fn insn(code: u8, dst: u8, src: u8, off: i16, imm: i32) -> [u8; 8] {
-    let mut bytes = [code, src << 4 | dst, 0, 0, 0, 0, 0, 0];
-    bytes[2..4].copy_from_slice(&off.to_ne_bytes());
-    bytes[4..8].copy_from_slice(&imm.to_ne_bytes());
-    bytes
-}
-
-/// Adds 1 to the first word of entry 0 of the map, then runs `verdict`, which sets r0, and ends.
-fn counting(map_fd: i32, verdict: &[[u8; 8]]) -> Vec<[u8; 8]> {
-    let mut code = vec![
-        insn(0x62, 10, 0, -4, 0),
-        insn(0xbf, 2, 10, 0, 0),
-        insn(0x07, 2, 0, 0, -4),
-        insn(0x18, 1, 1, 0, map_fd),
-        insn(0, 0, 0, 0, 0),
-        insn(0x85, 0, 0, 0, 1),
-        insn(0x15, 0, 0, 3, 0),
-        insn(0x79, 1, 0, 0, 0),
-        insn(0x07, 1, 0, 0, 1),
-        insn(0x7b, 0, 1, 0, 0),
-    ];
-    code.extend_from_slice(verdict);
-    code.push(insn(0x95, 0, 0, 0, 0));
-    code
 }

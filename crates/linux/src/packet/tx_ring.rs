@@ -140,14 +140,14 @@ impl TxRing {
         self.state
     }
 
-    /// Puts a frame into the next slot; false when the ring is full. `fill` gets the slot's whole room and
-    /// returns how long the frame is.
+    /// Puts a frame into the next slot; false when the ring is full or there is no frame. `fill` gets the slot's whole
+    /// room and returns how long the frame is, or `None` when there is none.
     ///
     /// Nothing is sent before [`Self::kick`].
     ///
     /// # Errors
     /// EMSGSIZE when the kernel stopped at a frame that it cannot send.
-    pub fn push(&mut self, fill: impl FnOnce(&mut [u8]) -> usize) -> Result<bool, SyscallError> {
+    pub fn push(&mut self, fill: impl FnOnce(&mut [u8]) -> Option<usize>) -> Result<bool, SyscallError> {
         if !self.next_is_free()? {
             return Ok(false);
         }
@@ -156,7 +156,7 @@ impl TxRing {
             .memory
             .bytes_mut(slot + FRAME_AT, self.offload_bytes + room)
             .split_at_mut(self.offload_bytes);
-        let len = fill(frame).min(room);
+        let Some(len) = fill(frame).map(|len| len.min(room)) else { return Ok(false) };
         if let Some(header_length) = offload.get_mut(OFFLOAD_HEADER_LENGTH) {
             header_length.copy_from_slice(&(len as u16).to_ne_bytes());
         }
