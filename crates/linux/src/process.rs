@@ -1,6 +1,7 @@
-//! Child processes and what they write.
+//! Child processes and what they write; how exactly a thread is woken.
 
 use std::fs::File;
+use std::num::NonZeroU64;
 
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::process::{Pid, Signal, kill_process_group};
@@ -14,6 +15,13 @@ pub fn memory_file(name: &str) -> Result<File, SyscallError> {
         .map_err(|error| SyscallError::new("memfd_create", name, error.into()))
 }
 
+/// How much later than asked the kernel may wake the calling thread from a timed sleep, so as to join it with others
+/// (`PR_SET_TIMERSLACK`); 50 µs unless set. Real-time threads have none.
+pub fn set_timer_slack(ns: NonZeroU64) -> Result<(), SyscallError> {
+    rustix::thread::set_current_timer_slack(Some(ns))
+        .map_err(|error| SyscallError::new("prctl PR_SET_TIMERSLACK", format!("{ns} ns"), error.into()))
+}
+
 /// Ends all processes of a group at once (SIGKILL).
 ///
 /// # Errors
@@ -23,4 +31,23 @@ pub fn kill_group(group: u32) -> Result<(), SyscallError> {
     let pid = i32::try_from(group).ok().and_then(Pid::from_raw);
     let pid = pid.ok_or_else(|| failed(std::io::ErrorKind::InvalidInput.into()))?;
     kill_process_group(pid, Signal::KILL).map_err(|error| failed(error.into()))
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_timer_slack_is_the_threads_own() {
+        let slack = || rustix::thread::current_timer_slack().unwrap();
+        let before = slack();
+        std::thread::spawn(move || {
+            set_timer_slack(NonZeroU64::MIN).unwrap();
+            assert_eq!(slack(), 1);
+        })
+        .join()
+        .unwrap();
+        assert_eq!(slack(), before);
+    }
 }

@@ -26,11 +26,17 @@ pub trait Generator: Send + fmt::Debug {
     fn kind(&self) -> BackendKind;
 
     /// Sends the next `packets` packets, each when it is due; without a pace, as fast as it can. Returns early, with
-    /// fewer, soon after `stop` becomes true. The pace goes on from one call to the next.
+    /// fewer, soon after `stop` becomes true, when there is nothing
+    /// more to send ([`Self::ended`]), and when the kernel makes no progress ([`crate::Backend::send`]). The pace goes on from one call to the next.
     ///
     /// # Errors
     /// As [`crate::Backend::send`].
     fn send(&mut self, packets: u64, stop: &AtomicBool) -> Result<Sent, SendError>;
+
+    /// Whether what there is to send has come to an end, and all of it was offered.
+    fn ended(&self) -> bool {
+        false
+    }
 
     /// Waits until everything offered is confirmed; see [`crate::Backend::flush`].
     ///

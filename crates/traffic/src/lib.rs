@@ -5,8 +5,8 @@
 //! on, such as a [`ProgramSink`], knows. Comparing the two sides is the caller's ledger, not done here.
 //!
 //! What this crate does not do: it makes no devices or namespaces, it does not know what is in a frame (frames are
-//! [`Frames`], given or written by a closure), it does not pace, and it takes no times. A backend sends as fast as it
-//! can in the calling thread, which must be in the network namespace in which the backend was made.
+//! [`Frames`], given or written by a closure), and it takes no times. A backend sends as fast as it can in the calling
+//! thread, which must be in the network namespace in which the backend was made; [`Paced`] makes it keep a rate.
 //!
 //! What the ways cost differs by a factor of ten. Over a veth pair whose peer drops in XDP, beside other work on a
 //! two-core virtual machine (kernel 6.18), a frame of 60 bytes took, in CPU time of the sender, with trafgen 0.6.8 and
@@ -18,6 +18,7 @@
 //! | `backend` | the trait, the kinds, what was sent |
 //! | `frames` | what is sent: the same, a cycle, or written one by one |
 //! | `generator` | the trait of what sends at a rate |
+//! | `pace` | a backend that sends each packet when it is due: at a rate, or as in a recording |
 //! | `ability` | what this host can do, and what is lacking |
 //! | `live` | what sends at a rate from inside the kernel |
 //! | `inject`, `af_xdp`, `tx_ring`, `mmsg`, `memory` | the backends |
@@ -44,6 +45,7 @@ mod inject;
 mod live;
 mod memory;
 mod mmsg;
+mod pace;
 pub mod programs;
 mod sink;
 mod tx_ring;
@@ -58,5 +60,6 @@ pub use linux::xsk::BindMode;
 pub use live::{LiveError, LiveGenerator, LiveSpec};
 pub use memory::Memory;
 pub use mmsg::{Mmsg, MmsgSpec};
+pub use pace::{Paced, Recorded, Timeline, Timing, recording};
 pub use sink::ProgramSink;
 pub use tx_ring::{TxRingBackend, TxRingSpec};
