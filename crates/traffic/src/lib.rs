@@ -24,6 +24,7 @@
 //! | `inject`, `af_xdp`, `tx_ring`, `mmsg`, `memory` | the backends |
 //! | [`programs`] | the eBPF programs that make frames, and those that count and end them |
 //! | `sink` | what a counting program counted |
+//! | [`mark`] | numbers in payloads, by which a receiver tells what was lost, came twice, or was changed |
 //!
 //! ```
 //! use traffic::{Backend, Frames, Memory};
@@ -41,8 +42,10 @@ mod af_xdp;
 mod backend;
 mod frames;
 mod generator;
+mod headers;
 mod inject;
 mod live;
+pub mod mark;
 mod memory;
 mod mmsg;
 mod pace;
@@ -55,6 +58,7 @@ pub use af_xdp::{AfXdp, AfXdpSpec};
 pub use backend::{Backend, BackendKind, SendError, Sent, UnknownBackend};
 pub use frames::{FrameError, Frames};
 pub use generator::{Generator, Pace};
+pub use headers::Flow;
 pub use inject::{Inject, InjectSpec};
 pub use linux::xsk::BindMode;
 pub use live::{LiveError, LiveGenerator, LiveSpec};
