@@ -23,6 +23,7 @@
 //! | `live` | what sends at a rate from inside the kernel |
 //! | `inject`, `af_xdp`, `tx_ring`, `mmsg`, `memory` | the backends |
 //! | [`programs`] | the eBPF programs that make frames, and those that count and end them |
+//! | [`capture`] | capture files, read and written as a stream |
 //! | `sink` | what a counting program counted |
 //! | [`mark`] | numbers in payloads, by which a receiver tells what was lost, came twice, or was changed |
 //!
@@ -40,6 +41,7 @@
 mod ability;
 mod af_xdp;
 mod backend;
+pub mod capture;
 mod frames;
 mod generator;
 mod headers;
