@@ -28,13 +28,23 @@ impl SmallCounter {
     /// The value for the k-th packet that has the counter.
     #[inline]
     pub(crate) fn at(&self, k: u64) -> u64 {
-        let moved = self.modulus.remainder(self.start + self.period.remainder(k) * self.step);
+        let moved = self.start + self.period.remainder(k) * self.step;
+        let moved = if moved < self.modulus.number { moved } else { self.modulus.remainder(moved) };
         if self.down { self.base - moved } else { self.base + moved }
     }
 
     /// After how many packets the values come again.
     pub(crate) fn period(&self) -> Option<u64> {
         Some(self.period.number)
+    }
+
+    /// `first`, `step` and `period`, so that each value is `first + (k mod period) * step` in two's complement; none if
+    /// the values wrap within the period.
+    pub(crate) fn unwrapped(&self) -> Option<(u64, u64, Divisor)> {
+        let last = (self.period.number - 1).checked_mul(self.step)?.checked_add(self.start)?;
+        let signed = |step: u64| if self.down { step.wrapping_neg() } else { step };
+        let first = self.base.wrapping_add(signed(self.start));
+        (last < self.modulus.number).then_some((first, signed(self.step), self.period))
     }
 
     /// What the packet's number is reduced by.
@@ -59,7 +69,7 @@ pub(crate) struct Powers {
 /// A divisor with what makes its remainders cheap: for 32 bits, two multiplications instead of a division (Lemire,
 /// Kaser and Kurz, "Faster remainder by direct computation", 2019).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Divisor {
+pub(crate) struct Divisor {
     number: u64,
     /// 2^64 / number, rounded up; 2^64 is 0.
     inverse: u64,
@@ -67,20 +77,44 @@ struct Divisor {
 
 impl Divisor {
     /// `number` must not be 0.
-    fn new(number: u64) -> Self {
+    pub(crate) fn new(number: u64) -> Self {
         Self { number, inverse: (u64::MAX / number).wrapping_add(1) }
     }
 
+    pub(crate) fn number(self) -> u64 {
+        self.number
+    }
+
+    /// Quotient and remainder.
     #[inline]
-    fn remainder(self, value: u64) -> u64 {
+    pub(crate) fn divide(self, value: u64) -> (u64, u64) {
         if value < self.number {
-            return value;
+            return (0, value);
         }
+        let quotient = match (value | self.number) >> 32 {
+            // 2^64 / 1 has no room in the inverse.
+            0 if self.number != 1 => ((u128::from(self.inverse) * u128::from(value)) >> 64) as u64,
+            _ => value / self.number,
+        };
+        (quotient, value - quotient * self.number)
+    }
+
+    #[inline]
+    pub(crate) fn remainder(self, value: u64) -> u64 {
         if (value | self.number) >> 32 == 0 {
             let fraction = self.inverse.wrapping_mul(value);
             return ((u128::from(fraction) * u128::from(self.number)) >> 64) as u64;
         }
-        if self.number.is_power_of_two() { value & (self.number - 1) } else { value % self.number }
+        self.remainder_of_large(value)
+    }
+
+    #[inline(never)]
+    fn remainder_of_large(self, value: u64) -> u64 {
+        match value {
+            _ if value < self.number => value,
+            _ if self.number.is_power_of_two() => value & (self.number - 1),
+            _ => value % self.number,
+        }
     }
 }
 
@@ -163,6 +197,61 @@ impl Counter {
     /// After how many packets the values come again; none if later than 2^64.
     pub(crate) fn period(&self) -> Option<u64> {
         u64::try_from(self.period).ok().filter(|&period| period > 0)
+    }
+}
+
+/// A counter that keeps each value for several packets, or begins again after so many.
+#[derive(Debug, Clone)]
+pub(crate) struct HeldCounter {
+    hold: Divisor,
+    again: Option<Divisor>,
+    counter: Counter,
+    small: Option<SmallCounter>,
+}
+
+impl HeldCounter {
+    /// Neither `hold` nor `again` may be 0.
+    pub(crate) fn new(counter: Counter, hold: u64, again: Option<u64>) -> Self {
+        Self { hold: Divisor::new(hold), again: again.map(Divisor::new), small: counter.small(), counter }
+    }
+
+    /// The value for the k-th packet that has the counter.
+    pub(crate) fn at(&self, k: u64) -> u128 {
+        let step = self.steps(k);
+        match &self.small {
+            Some(small) => u128::from(small.at(step)),
+            None => self.counter.at(step),
+        }
+    }
+
+    fn steps(&self, k: u64) -> u64 {
+        let k = self.again.map_or(k, |again| again.divide(k).1);
+        self.hold.divide(k).0
+    }
+
+    /// After how many packets the values come again.
+    pub(crate) fn period(&self) -> Option<u64> {
+        let whole = self.counter.period().and_then(|period| period.checked_mul(self.hold.number));
+        match (whole, self.again) {
+            (Some(whole), Some(again)) if !again.number.is_multiple_of(whole) => Some(again.number),
+            (None, Some(again)) => Some(again.number),
+            (whole, _) => whole,
+        }
+    }
+
+    /// Packets that keep one value.
+    pub(crate) fn hold(&self) -> u64 {
+        self.hold.number
+    }
+
+    /// Packets after which it begins again, if that is given.
+    pub(crate) fn again(&self) -> Option<u64> {
+        self.again.map(Divisor::number)
+    }
+
+    /// What it counts, one step a number.
+    pub(crate) fn counter(&self) -> &Counter {
+        &self.counter
     }
 }
 
@@ -267,7 +356,9 @@ mod tests {
         for &divisor in numbers.iter().filter(|&&number| number > 0) {
             for &value in &numbers {
                 for value in edges(value).into_iter().chain(edges(value.wrapping_mul(divisor))) {
-                    assert_eq!(Divisor::new(divisor).remainder(value), value % divisor, "{value} {divisor}");
+                    let found = Divisor::new(divisor);
+                    assert_eq!(found.remainder(value), value % divisor, "{value} {divisor}");
+                    assert_eq!(found.divide(value), (value / divisor, value % divisor), "{value} {divisor}");
                 }
             }
         }
@@ -283,6 +374,19 @@ mod tests {
         }
         let all = Counter::in_field(0, u128::from(u64::MAX), 1, false);
         assert_eq!(all.at(u64::MAX), u128::from(u64::MAX));
+    }
+
+    #[test]
+    fn a_value_may_be_held_and_begin_again() {
+        let counter = Counter::in_field(5, 7, 1, false);
+        let values = |again| {
+            let held = HeldCounter::new(counter, 2, again);
+            ((0..9).map(|k| held.at(k)).collect::<Vec<u128>>(), held.period())
+        };
+        assert_eq!(values(None), (vec![5, 5, 6, 6, 7, 7, 5, 5, 6], Some(6)));
+        assert_eq!(values(Some(3)), (vec![5, 5, 6, 5, 5, 6, 5, 5, 6], Some(3)));
+        assert_eq!(values(Some(12)).1, Some(6));
+        assert_eq!(HeldCounter::new(counter, u64::MAX, None).period(), None);
     }
 
     #[test]

@@ -195,9 +195,9 @@ impl Text<'_> {
                 let show = |number: u128| {
                     value(&number.to_be_bytes()[16 - at.len()..], &Field { mask: 0, ..*field })
                 };
-                format!("  varies: {}", source(varying, show))
+                format!("  varies: {}", source(varying, packet.first, show))
             }
-            Some(varying) => format!("  varies: {}", plain(varying)),
+            Some(varying) => format!("  varies: {}", plain(varying, packet.first)),
             None => String::new(),
         }
     }
@@ -220,7 +220,11 @@ impl Text<'_> {
             packet.varying.iter().filter(|known| known.at.start >= range.start && known.at.end <= range.end)
         {
             let (start, end) = (varying.at.start, varying.at.end - 1);
-            let _ = writeln!(self.out, "{start:>5}    bytes {start} to {end} vary: {}", plain(varying));
+            let _ = writeln!(
+                self.out,
+                "{start:>5}    bytes {start} to {end} vary: {}",
+                plain(varying, packet.first)
+            );
         }
     }
 
@@ -285,20 +289,28 @@ fn value(bytes: &[u8], field: &Field) -> String {
     }
 }
 
-fn plain(varying: &Varying) -> String {
-    source(varying, |number| number.to_string())
+fn plain(varying: &Varying, first: u64) -> String {
+    source(varying, first, |number| number.to_string())
 }
 
-/// What a field holds from packet to packet, its values shown by `show`.
-fn source(varying: &Varying, show: impl Fn(u128) -> String) -> String {
+/// What a field holds from packet to packet, its values shown by `show`, from number `first` on.
+fn source(varying: &Varying, first: u64, show: impl Fn(u128) -> String) -> String {
     match &varying.source {
         Source::Bytes => "random".to_owned(),
-        Source::Range(first, last) => {
-            format!("random from {} to {}", show((*first).into()), show((*last).into()))
+        Source::Range(least, most) => {
+            format!("random from {} to {}", show((*least).into()), show((*most).into()))
         }
         Source::WideRange(range) => format!("random from {} to {}", show(range.0), show(range.1)),
-        Source::Small(counter) => count(|k| show(counter.at(k).into()), counter.period()),
-        Source::Counter(counter) => count(|k| show(counter.at(k)), counter.period()),
+        Source::Small(counter) => count(|k| show(counter.at(first + k).into()), counter.period()),
+        Source::Counter(counter) => count(|k| show(counter.at(first + k)), counter.period()),
+        Source::Held(counter) => {
+            let held = match counter.hold() {
+                1 => String::new(),
+                hold => format!(", each for {hold} packets"),
+            };
+            let step = first / counter.hold();
+            count(|k| show(counter.counter().at(step + k)), counter.period()) + &held
+        }
     }
 }
 

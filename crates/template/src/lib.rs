@@ -26,7 +26,7 @@
 //! | `language` | text to tree: sources, errors, lexer, preprocessor, expressions, parser |
 //! | `proto` | the headers as tables |
 //! | `compile` | tree to plan: fields, missing headers, lengths, checksums |
-//! | `plan` | the plan and its packets; `counter` and `random` are its sources |
+//! | `plan` | the plan and its packets; `counter` and `random` are its sources, `schedule` their order, `step` the fast form |
 //! | `explain` | bytes to text, field by field |
 //! | `lower_plan` | the plan's packets as eBPF instructions |
 //! | `udp`, `lower` | [`UdpFrame`], its bytes and its instructions |
@@ -43,6 +43,8 @@ mod lower_plan;
 mod plan;
 mod proto;
 mod random;
+mod schedule;
+mod step;
 mod udp;
 
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -50,7 +52,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 pub use explain::explain;
 pub use language::error::{Error, Warning, WarningKind};
 pub use language::source::Place;
-pub use lower_plan::LowerError;
+pub use lower_plan::{LowerError, LoweredLength};
 pub use plan::{Emitter, Plan, WorkerError};
 pub use udp::{Addresses, CheckedFrame, FrameError, UdpFrame};
 

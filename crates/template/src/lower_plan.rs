@@ -1,15 +1,16 @@
 //! The packets of a plan as eBPF instructions that write them.
 //!
 //! The instructions do what [`Emitter::emit`] does, step by step: the bytes that stay, the fields that vary, the
-//! checksums. As for a [`UdpFrame`](crate::UdpFrame), what lies behind the last header and the last varying byte is not
-//! written: it is handed over once with the run.
+//! checksums. As for a [`UdpFrame`](crate::UdpFrame), what lies behind the last header, the last varying byte and the last
+//! byte in which two packets differ is not written: it is handed over once with the run.
 
-use ebpf::{AluOp, Assembler, Condition, Reg, Size};
+use ebpf::{AluOp, Assembler, Condition, Label, Reg, Size};
 use thiserror::Error;
 
-use crate::counter::{Powers, SmallCounter};
+use crate::counter::{Counter, Powers, SmallCounter};
 use crate::plan::{Checksum, Emitter, Packet, Share, Source, Varying};
 use crate::random::{MIX, ODD, STEP};
+use crate::schedule::Slot;
 
 /// Random bytes of one packet that are drawn by instructions.
 const MOST_RANDOM_BYTES: usize = 1500;
@@ -17,6 +18,8 @@ const MOST_RANDOM_BYTES: usize = 1500;
 const MOST_BYTES: usize = 2048;
 /// Packets of one program.
 const MOST_PACKETS: usize = 64;
+/// Packets after which their order begins again.
+const MOST_SLOTS: usize = 1024;
 /// Bytes written of a packet that has no headers.
 const PLAIN_BYTES: usize = 64;
 
@@ -24,12 +27,17 @@ const PLAIN_BYTES: usize = 64;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum LowerError {
-    /// The instructions cannot change the length of a packet.
-    #[error("the packets have different lengths, and a program in the kernel writes one length")]
+    /// The instructions write one length, unless they are made by [`Emitter::lower_with_length`].
+    #[error("the packets have different lengths, and this program in the kernel writes one length")]
     Lengths,
     /// More than 64.
-    #[error("{0} packets are too many for a program in the kernel")]
+    #[error("{0} packets are too many for a program in the kernel, which can have {MOST_PACKETS}")]
     Packets(usize),
+    /// Weights that are exact after more than 1,024 packets only.
+    #[error(
+        "the weights are exact after {0} packets only, too many for a program in the kernel, which can have {MOST_SLOTS}"
+    )]
+    Weights(usize),
     /// What varies, or a checksum of it, lies too far behind.
     #[error("the packet varies in its first {0} bytes, too many for a program in the kernel")]
     Bytes(usize),
@@ -41,21 +49,32 @@ pub enum LowerError {
     Wide(usize),
 }
 
+/// The length of a packet that instructions have written, without FCS.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LoweredLength {
+    /// All packets have this one.
+    Fixed(usize),
+    /// It is in this register, the first of the scratch registers.
+    InRegister(Reg),
+}
+
 impl Emitter {
-    /// Bytes from the start of the packet that [`lower`](Self::lower) writes; the program must have checked that the
-    /// packet is that long. Those behind must be there already, as in any packet of [`emit`](Self::emit).
+    /// Bytes from the start of the packet that [`lower`](Self::lower) writes at most; the program must have checked that
+    /// the packet is as long as the longest one. Those behind must be there already, as in
+    /// [`longest`](Self::longest).
     pub fn lowered_bytes(&self) -> usize {
-        let packets = self.shares.iter().map(|share| &self.packets[share.packet]);
-        packets.map(|packet| self.written_bytes(packet)).max().unwrap_or(0)
+        let longest = self.longest_packet();
+        let own = |packet: &Packet| {
+            let differs = packet.bytes.iter().zip(&longest.bytes).rposition(|(own, other)| own != other);
+            varying_bytes(packet).max(read_bytes(packet)).max(differs.map_or(0, |last| last + 1))
+        };
+        self.lowered_packets().map(own).max().unwrap_or(0)
     }
 
-    /// What is written of a packet: up to where it varies and its checksums read; all of it if there are others, whose
-    /// other bytes may stand there.
-    fn written_bytes(&self, packet: &Packet) -> usize {
-        match self.shares.len() {
-            1 => varying_bytes(packet).max(read_bytes(packet)),
-            _ => packet.bytes.len(),
-        }
+    /// The bytes to hand over once with the run: a packet of the greatest length, any of whose bytes behind
+    /// [`lowered_bytes`](Self::lowered_bytes) is the same in all packets that reach so far.
+    pub fn longest(&self) -> Vec<u8> {
+        self.longest_packet().bytes.clone()
     }
 
     /// Emits the instructions that write this worker's packet number `index` to the packet that `packet` points to.
@@ -72,38 +91,83 @@ impl Emitter {
         index: Reg,
         scratch: [Reg; 5],
     ) -> Result<(), LowerError> {
+        match self.fixed_length() {
+            Some(_) => self.lower_with_length(asm, packet, index, scratch).map(|_| ()),
+            None => {
+                self.check_lowering()?;
+                Err(LowerError::Lengths)
+            }
+        }
+    }
+
+    /// As [`lower`](Self::lower), for packets of any lengths: where these differ, the length of the packet that was
+    /// written is left in the first register of `scratch`.
+    ///
+    /// The packet in hand must have the length of the longest one; the program then shortens it by the difference
+    /// (`bpf_xdp_adjust_tail`).
+    ///
+    /// # Errors
+    /// What cannot be done by instructions. Some may have been emitted by then.
+    pub fn lower_with_length(
+        &self,
+        asm: &mut Assembler,
+        packet: Reg,
+        index: Reg,
+        scratch: [Reg; 5],
+    ) -> Result<LoweredLength, LowerError> {
         self.check_lowering()?;
         let [k, state, a, b, c] = scratch;
-        let mut lower = Lower { asm, emitter: self, packet, index, k, state, a, b, c, seeded: false };
+        let length = match self.fixed_length() {
+            Some(bytes) => LoweredLength::Fixed(bytes),
+            None => LoweredLength::InRegister(k),
+        };
+        let written = self.lowered_bytes();
+        let mut lower =
+            Lower { asm, emitter: self, written, length, packet, index, k, state, a, b, c, seeded: false };
         match *self.shares {
             [share] => {
                 lower.asm.mov(k, index);
-                lower.packet(share)
+                lower.packet(share)?;
             }
-            _ => lower.in_turn(),
+            _ => lower.in_turn()?,
         }
+        Ok(length)
+    }
+
+    fn lowered_packets(&self) -> impl Iterator<Item = &Packet> {
+        self.shares.iter().map(|share| &self.packets[share.packet])
+    }
+
+    fn longest_packet(&self) -> &Packet {
+        let first = &self.packets[self.shares[0].packet];
+        self.lowered_packets().max_by_key(|packet| packet.bytes.len()).unwrap_or(first)
+    }
+
+    /// The length of all packets, if it is one.
+    fn fixed_length(&self) -> Option<usize> {
+        let longest = self.longest_packet().bytes.len();
+        self.lowered_packets().all(|packet| packet.bytes.len() == longest).then_some(longest)
     }
 
     fn check_lowering(&self) -> Result<(), LowerError> {
         if self.shares.len() > MOST_PACKETS {
             return Err(LowerError::Packets(self.shares.len()));
         }
-        let first = self.packets[self.shares[0].packet].bytes.len();
-        for packet in self.shares.iter().map(|share| &self.packets[share.packet]) {
-            if packet.bytes.len() != first {
-                return Err(LowerError::Lengths);
-            }
+        let slots = self.schedule.as_ref().map_or(0, |schedule| schedule.slots.len());
+        if slots > MOST_SLOTS {
+            return Err(LowerError::Weights(slots));
+        }
+        for packet in self.lowered_packets() {
             let random = packet.varying.iter().filter(|varying| matches!(varying.source, Source::Bytes));
             let random: usize = random.map(|varying| varying.at.len()).sum();
             if random > MOST_RANDOM_BYTES {
                 return Err(LowerError::Random(random));
             }
-            let bytes = self.written_bytes(packet);
-            if bytes > MOST_BYTES {
-                return Err(LowerError::Bytes(bytes));
-            }
         }
-        Ok(())
+        match self.lowered_bytes() {
+            bytes if bytes > MOST_BYTES => Err(LowerError::Bytes(bytes)),
+            _ => Ok(()),
+        }
     }
 }
 
@@ -125,6 +189,9 @@ fn read_bytes(packet: &Packet) -> usize {
 struct Lower<'a> {
     asm: &'a mut Assembler,
     emitter: &'a Emitter,
+    /// Bytes that are written of each packet.
+    written: usize,
+    length: LoweredLength,
     packet: Reg,
     index: Reg,
     /// Number within the packet's own sequence.
@@ -141,25 +208,54 @@ struct Lower<'a> {
 }
 
 impl Lower<'_> {
-    /// Several packets: the remainder of the index says which, the quotient is its own number.
+    /// Several packets: the remainder of the index says which, and how often it came before in this round; the
+    /// quotient is the number of rounds before.
     fn in_turn(&mut self) -> Result<(), LowerError> {
-        let shares = self.emitter.shares.clone();
-        let count = shares.len() as i32;
+        let emitter = self.emitter;
+        let round = emitter.round_packets();
+        let labels: Vec<Label> = emitter.shares.iter().map(|_| self.asm.label()).collect();
+        let slots: Vec<Slot> = match &emitter.schedule {
+            Some(schedule) => schedule.slots.clone(),
+            None => (0..round).map(|member| Slot { member: member as u32, rank: 0 }).collect(),
+        };
+        self.asm.mov(self.a, self.index);
+        self.alu(AluOp::Mod, self.a, round);
+        self.choose(&slots, 0, &labels);
         let end = self.asm.label();
-        for (number, share) in shares.iter().enumerate() {
-            let next = self.asm.label();
+        for (member, share) in emitter.shares.iter().enumerate() {
+            self.asm.bind(labels[member]);
             self.asm.mov(self.a, self.index);
-            self.asm.alu_imm(AluOp::Mod, self.a, count);
-            self.asm.jump_if_imm(Condition::Ne, self.a, number as i32, next);
-            self.asm.mov(self.k, self.index);
-            self.asm.alu_imm(AluOp::Div, self.k, count);
+            self.alu(AluOp::Div, self.a, round);
+            if let Some(schedule) = &emitter.schedule {
+                self.alu(AluOp::Mul, self.a, u64::from(schedule.weights[member]));
+            }
+            self.asm.alu(AluOp::Add, self.k, self.a);
             self.seeded = false;
             self.packet(*share)?;
             self.asm.jump(end);
-            self.asm.bind(next);
         }
         self.asm.bind(end);
         Ok(())
+    }
+
+    /// Halves the slots by comparisons until one is left: `k` becomes its rank, and its packet is jumped to.
+    fn choose(&mut self, slots: &[Slot], first: usize, labels: &[Label]) {
+        match slots {
+            [] => {}
+            [slot] => {
+                self.asm.mov_imm(self.k, slot.rank as i32);
+                self.asm.jump(labels[slot.member as usize]);
+            }
+            _ => {
+                let (low, high) = slots.split_at(slots.len() / 2);
+                let middle = first + low.len();
+                let below = self.asm.label();
+                self.asm.jump_if_imm(Condition::Lt, self.a, middle as i32, below);
+                self.choose(high, middle, labels);
+                self.asm.bind(below);
+                self.choose(low, first, labels);
+            }
+        }
     }
 
     /// One packet, whose round is in `k`.
@@ -168,14 +264,19 @@ impl Lower<'_> {
         let packet = &packets[share.packet];
         if share.stride != 1 {
             self.alu(AluOp::Mul, self.k, share.stride);
+        }
+        if share.offset != 0 {
             self.alu(AluOp::Add, self.k, share.offset);
         }
-        self.fixed(&packet.bytes[..self.emitter.written_bytes(packet)]);
+        self.fixed(&packet.bytes[..self.written.min(packet.bytes.len())]);
         for varying in &packet.varying {
             self.varying(varying)?;
         }
         for checksum in &packet.checksums {
             self.checksum(checksum);
+        }
+        if let LoweredLength::InRegister(reg) = self.length {
+            self.asm.mov_imm(reg, packet.bytes.len() as i32);
         }
         Ok(())
     }
@@ -229,10 +330,26 @@ impl Lower<'_> {
                 return Ok(());
             }
             Source::Bytes => self.random(),
-            Source::Small(counter) => self.small(counter),
-            Source::Counter(counter) if varying.at.len() <= 8 => self.powers(counter.powers().ok_or(wide)?),
+            Source::Small(counter) => {
+                self.asm.mov(self.a, self.k);
+                self.small(counter);
+            }
+            Source::Counter(counter) => {
+                self.asm.mov(self.a, self.k);
+                self.counter(counter, varying.at.len()).ok_or(wide)?;
+            }
+            Source::Held(held) => {
+                self.asm.mov(self.a, self.k);
+                if let Some(again) = held.again() {
+                    self.alu(AluOp::Mod, self.a, again);
+                }
+                if held.hold() > 1 {
+                    self.alu(AluOp::Div, self.a, held.hold());
+                }
+                self.counter(held.counter(), varying.at.len()).ok_or(wide)?;
+            }
             Source::Range(first, last) => self.range(*first, last - first).ok_or(wide)?,
-            Source::Counter(_) | Source::WideRange(..) => return Err(wide),
+            Source::WideRange(..) => return Err(wide),
         }
         self.store(varying);
         Ok(())
@@ -275,9 +392,23 @@ impl Lower<'_> {
         Some(())
     }
 
-    /// `a` becomes the value of a counter.
+    /// `a`, a number of steps, becomes the value of a counter; none if that needs more than 64 bits.
+    fn counter(&mut self, counter: &Counter, bytes: usize) -> Option<()> {
+        match counter.small() {
+            _ if bytes > 8 => None,
+            Some(small) => {
+                self.small(&small);
+                Some(())
+            }
+            None => {
+                self.powers(counter.powers()?);
+                Some(())
+            }
+        }
+    }
+
+    /// As [`counter`](Self::counter), for one whose numbers have at most 64 bits.
     fn small(&mut self, counter: &SmallCounter) {
-        self.asm.mov(self.a, self.k);
         self.remainder(counter.period_number());
         self.alu(AluOp::Mul, self.a, counter.step);
         self.alu(AluOp::Add, self.a, counter.start);
@@ -292,7 +423,6 @@ impl Lower<'_> {
     }
 
     fn powers(&mut self, counter: Powers) {
-        self.asm.mov(self.a, self.k);
         self.alu(AluOp::Mul, self.a, counter.step);
         self.alu(AluOp::Add, self.a, counter.start);
         self.alu(AluOp::And, self.a, counter.mask);

@@ -6,9 +6,11 @@ use std::sync::Arc;
 use thiserror::Error;
 
 use crate::checksum;
-use crate::counter::{Counter, SmallCounter, gcd};
+use crate::counter::{Counter, Divisor, HeldCounter, SmallCounter, gcd};
 use crate::proto::Id;
 use crate::random::{Random, Streams};
+use crate::schedule::Schedule;
+use crate::step::Step;
 
 /// A program ready to be sent: for each packet the bytes that stay, the fields that vary, and the checksums that
 /// follow them. Cheap to clone.
@@ -21,9 +23,15 @@ pub struct Plan {
 pub(crate) struct Packet {
     /// First and last worker that sends it; none for all.
     pub(crate) workers: Option<(u32, u32)>,
+    /// How often it comes, compared with others.
+    pub(crate) weight: u32,
+    /// Number that its counters begin with: packets of a range of sizes begin one further each.
+    pub(crate) first: u64,
     /// The frame without FCS. What varies is 0.
     pub(crate) bytes: Vec<u8>,
     pub(crate) varying: Vec<Varying>,
+    /// How that is written.
+    pub(crate) steps: Vec<Step>,
     /// In the order in which they must be computed.
     pub(crate) checksums: Vec<Checksum>,
     /// The headers, where they begin, and their length.
@@ -45,6 +53,8 @@ pub(crate) enum Source {
     Counter(Box<Counter>),
     /// A counter in its fast form.
     Small(SmallCounter),
+    /// A counter with a pace of its own.
+    Held(Box<HeldCounter>),
     /// A number from the first to the second, inclusive.
     Range(u64, u64),
     /// The same with numbers of more than 64 bits.
@@ -112,6 +122,11 @@ impl Plan {
         self.packets.iter().map(|packet| packet.bytes.len()).max().unwrap_or(0)
     }
 
+    /// How often packet number `packet` of the program comes, compared with others; 1 if nothing is said.
+    pub fn weight(&self, packet: usize) -> Option<u32> {
+        self.packets.get(packet).map(|packet| packet.weight)
+    }
+
     /// Whether anything changes from one round of the program to the next.
     pub fn varies(&self) -> bool {
         self.packets.iter().any(|packet| !packet.varying.is_empty())
@@ -131,6 +146,7 @@ impl Plan {
             let own = match &varying.source {
                 Source::Small(counter) => counter.period()?,
                 Source::Counter(counter) => counter.period()?,
+                Source::Held(counter) => counter.period()?,
                 Source::Range(..) | Source::WideRange(..) | Source::Bytes => return None,
             };
             let common = gcd(all.into(), own.into()) as u64;
@@ -146,20 +162,18 @@ impl Plan {
         if worker >= workers {
             return Err(WorkerError::NoSuchWorker { worker, workers });
         }
-        let shares: Arc<[Share]> =
+        let shares: Vec<Share> =
             (0..self.packets.len()).filter_map(|index| self.share(index, worker, workers)).collect();
         if shares.is_empty() {
             return Err(WorkerError::NothingToSend { worker });
         }
-        Ok(Emitter { packets: self.packets.clone(), shares, streams: Streams::new(seed, worker) })
+        Ok(Emitter::new(self.packets.clone(), shares, Streams::new(seed, worker)))
     }
 
     /// The first packet that is made of packet number `packet` of the program, by worker 0 of 1.
     pub(crate) fn first(&self, packet: usize) -> Vec<u8> {
-        let share = Share { packet, stride: 1, offset: 0 };
-        let emitter =
-            Emitter { packets: self.packets.clone(), shares: [share].into(), streams: Streams::new(0, 0) };
-        emitter.to_vec(0)
+        let share = Share { packet, stride: 1, offset: self.packets[packet].first };
+        Emitter::new(self.packets.clone(), vec![share], Streams::new(0, 0)).to_vec(0)
     }
 
     fn share(&self, index: usize, worker: u32, workers: u32) -> Option<Share> {
@@ -168,7 +182,7 @@ impl Plan {
         (first..=last).contains(&worker).then(|| Share {
             packet: index,
             stride: u64::from(last - first) + 1,
-            offset: u64::from(worker - first),
+            offset: u64::from(worker - first).wrapping_add(self.packets[index].first),
         })
     }
 }
@@ -186,10 +200,28 @@ pub(crate) struct Share {
 pub struct Emitter {
     pub(crate) packets: Arc<[Packet]>,
     pub(crate) shares: Arc<[Share]>,
+    /// Their order; none if they go in turn.
+    pub(crate) schedule: Option<Arc<Schedule>>,
+    /// Packets after which the order begins again.
+    pub(crate) round: Divisor,
     pub(crate) streams: Streams,
 }
 
 impl Emitter {
+    fn new(packets: Arc<[Packet]>, shares: Vec<Share>, streams: Streams) -> Self {
+        let weights: Vec<u32> = shares.iter().map(|share| packets[share.packet].weight).collect();
+        let schedule = Schedule::new(&weights).map(Arc::new);
+        let round = schedule.as_ref().map_or(shares.len(), |schedule| schedule.slots.len());
+        let round = Divisor::new(round.max(1) as u64);
+        Self { packets, shares: shares.into(), schedule, round, streams }
+    }
+
+    /// Packets after which every packet of the program has come as often as its weight says: after each such round,
+    /// shares are exact.
+    pub fn round_packets(&self) -> u64 {
+        self.round.number()
+    }
+
     /// Writes this worker's packet number `index` to the start of `out` and returns its length, without FCS.
     ///
     /// Nothing is allocated. The rest of `out` is left as it is.
@@ -200,14 +232,14 @@ impl Emitter {
         let (share, round) = self.share(index);
         let packet = &self.packets[share.packet];
         let out = &mut out[..packet.bytes.len()];
-        out.copy_from_slice(&packet.bytes);
+        copy(&packet.bytes, out);
         if packet.varying.is_empty() {
             return out.len();
         }
         let k = round.wrapping_mul(share.stride).wrapping_add(share.offset);
         let mut random = self.streams.of_packet(index);
-        for varying in &packet.varying {
-            varying.write(k, &mut random, out);
+        for step in &packet.steps {
+            step.write(&packet.varying, k, &mut random, out);
         }
         for checksum in &packet.checksums {
             checksum.write(out);
@@ -228,35 +260,38 @@ impl Emitter {
         self.share(index).0.packet
     }
 
+    /// Which packet is number `index`, and its number among its kind.
+    #[inline]
     fn share(&self, index: u64) -> (Share, u64) {
-        match self.shares.len() as u64 {
-            1 => (self.shares[0], index),
-            count => (self.shares[(index % count) as usize], index / count),
+        match *self.shares {
+            [share] => (share, index),
+            _ => self.share_in_turn(index),
+        }
+    }
+
+    fn share_in_turn(&self, index: u64) -> (Share, u64) {
+        let (round, slot) = self.round.divide(index);
+        match &self.schedule {
+            None => (self.shares[slot as usize], round),
+            Some(schedule) => {
+                let slot = schedule.slots[slot as usize];
+                let member = slot.member as usize;
+                let before = round.wrapping_mul(u64::from(schedule.weights[member]));
+                (self.shares[member], before.wrapping_add(u64::from(slot.rank)))
+            }
         }
     }
 }
 
 impl Varying {
-    #[inline]
-    fn write(&self, k: u64, random: &mut Random, out: &mut [u8]) {
-        if let Source::Small(counter) = &self.source
-            && self.mask == 0
-            && self.at.end == self.at.start + 2
-        {
-            let bytes = (counter.at(k) as u16).to_be_bytes();
-            return out[self.at.start..self.at.start + 2].copy_from_slice(&bytes);
-        }
-        self.write_other(k, random, out);
-    }
-
-    fn write_other(&self, k: u64, random: &mut Random, out: &mut [u8]) {
+    /// Not inlined, so that it takes no registers from [`Step::write`].
+    #[inline(never)]
+    pub(crate) fn write(&self, k: u64, random: &mut Random, out: &mut [u8]) {
         let place = &mut out[self.at.clone()];
         let small = match &self.source {
             Source::Bytes if self.mask == 0 => return random.fill(place),
-            Source::Counter(counter) if place.len() > 8 => {
-                let bytes = counter.at(k).to_be_bytes();
-                return place.copy_from_slice(&bytes[16 - place.len()..]);
-            }
+            Source::Counter(counter) if place.len() > 8 => return store_wide(place, counter.at(k)),
+            Source::Held(counter) if place.len() > 8 => return store_wide(place, counter.at(k)),
             Source::WideRange(range) => {
                 let (first, last) = **range;
                 let bytes = first.wrapping_add(random.up_to_wide(last - first)).to_be_bytes();
@@ -265,11 +300,31 @@ impl Varying {
             }
             Source::Small(counter) => counter.at(k),
             Source::Counter(counter) => counter.at(k) as u64,
+            Source::Held(counter) => counter.at(k) as u64,
             Source::Range(first, last) => first + random.up_to(last - first),
             Source::Bytes => random.next(),
         };
         store(place, self.mask, small);
     }
+}
+
+/// A short frame is copied as two halves of fixed size that may overlap, without a call.
+#[inline]
+fn copy(from: &[u8], to: &mut [u8]) {
+    const HALF: usize = 32;
+    match (from.first_chunk::<HALF>(), from.last_chunk::<HALF>()) {
+        (Some(first), Some(last)) if from.len() <= 2 * HALF && from.len() == to.len() => {
+            let second = from.len() - HALF;
+            to[..HALF].copy_from_slice(first);
+            to[second..].copy_from_slice(last);
+        }
+        _ => to.copy_from_slice(from),
+    }
+}
+
+/// Stores a number of more than 8 bytes.
+fn store_wide(place: &mut [u8], number: u128) {
+    place.copy_from_slice(&number.to_be_bytes()[16 - place.len()..]);
 }
 
 /// Stores a number of at most 8 bytes in the bits of `mask`.
@@ -299,17 +354,19 @@ impl Checksum {
         // A packet has fewer than 2^16 pairs, so that their sum has 32 bits.
         let mut sum = self.partial;
         for &at in &self.pairs {
-            let at = at as usize;
-            sum += u32::from(u16::from_ne_bytes([out[at], out[at + 1]]));
+            let pair = &out[at as usize..at as usize + 2];
+            sum += u32::from(u16::from_ne_bytes([pair[0], pair[1]]));
         }
         if !self.ranges.is_empty() {
-            let long = self
-                .ranges
-                .iter()
-                .fold(u64::from(sum), |sum, range| checksum::add_unfolded(sum, &out[range.clone()]));
-            sum = checksum::fold(long);
+            sum = self.add_ranges(sum, out);
         }
         let value = if self.udp { checksum::finish_udp(sum) } else { checksum::finish(sum) };
         out[self.at..self.at + 2].copy_from_slice(&value.to_ne_bytes());
+    }
+
+    #[inline(never)]
+    fn add_ranges(&self, sum: u32, out: &[u8]) -> u32 {
+        let add = |sum, range: &Range<usize>| checksum::add_unfolded(sum, &out[range.clone()]);
+        checksum::fold(self.ranges.iter().fold(u64::from(sum), add))
     }
 }

@@ -46,8 +46,14 @@ impl Random {
     pub(crate) fn up_to(&mut self, last: u64) -> u64 {
         match last.checked_add(1) {
             None => self.next(),
-            Some(count) => ((u128::from(self.next()) * u128::from(count)) >> 64) as u64,
+            Some(count) => self.below(count),
         }
+    }
+
+    /// A number below `count`.
+    #[inline]
+    pub(crate) fn below(&mut self, count: u64) -> u64 {
+        ((u128::from(self.next()) * u128::from(count)) >> 64) as u64
     }
 
     /// As [`up_to`](Self::up_to), with a bias of at most (last + 1) / 2^128.

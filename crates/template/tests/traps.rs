@@ -92,6 +92,21 @@ const REFUSED: &[(&str, &str, usize, usize)] = &[
     ("#define F(a) a\n{ F(1", "the arguments have no end", 2, 3),
     ("#define BAD 300\n\n{ 1,\n  BAD }", "300 does not fit into a byte; trafgen would take 0x2c", 4, 3),
     ("{ dns(qry(name=\"a..b\")) }", "a part of the name has 0 letters: 1 to 63 are possible", 1, 16),
+    ("size(45): { udp() }", "the frame has 46 bytes with its FCS, and cannot be one of 45", 1, 1),
+    ("{ 1 } size(64-70000): { 1 }", "with these sizes there are 69937 packets, and 65536 are possible", 1, 7),
+    ("size(70000): { 1 }", "the packet has more than 65549 bytes here", 1, 1),
+    ("weight(0): { 1 }", "this is no weight", 1, 1),
+    ("weight(3-4): { 1 }", "this is no weight", 1, 1),
+    ("weight(3): weight(4): { 1 }", "this stands before the packet twice", 1, 12),
+    (
+        "weight(65536): { 1 } { 2 }",
+        "the weights are exact after 65537 packets only, and 65536 are possible",
+        1,
+        1,
+    ),
+    ("{ udp(sp=dinc(1, 2, 1, 0)) }", "this is no number of packets", 1, 24),
+    ("{ dinc(1, 2, 1, 1, 0-1) }", "this is no number of packets", 1, 20),
+    ("{ udp(sp=dinc(1, 2, 1, 1, 1, 1)) }", "too many arguments", 1, 10),
     ("{ arp(op=answer) }", "`answer` is no value of op", 1, 10),
 ];
 

@@ -4,8 +4,8 @@ use std::ops::Range;
 
 use super::functions::fit;
 use super::{Builder, PendingVarying};
-use crate::counter::Counter;
-use crate::language::ast::{Bound, Item, Number, Value, ValueKind};
+use crate::counter::{Counter, HeldCounter};
+use crate::language::ast::{Bound, CounterNode, Item, Number, Pace, Value, ValueKind};
 use crate::language::error::{Checked, Fault, WarningKind};
 use crate::plan::{Source, Varying};
 use crate::proto::{Field, Show};
@@ -23,9 +23,7 @@ impl Builder<'_> {
         let Place { at, field } = place;
         let part = self.part(place, item)?;
         match &value.kind {
-            ValueKind::Counter { down, range, step } => {
-                return self.counter(place, part, value, *down, *range, *step);
-            }
+            ValueKind::Counter(counter) => return self.counter(place, part, value, counter),
             ValueKind::Random { range } => return self.random(place, part, value, *range),
             _ => {}
         }
@@ -81,17 +79,16 @@ impl Builder<'_> {
         place: Place,
         part: Range<usize>,
         value: &Value,
-        down: bool,
-        range: Option<(Bound, Bound)>,
-        step: Option<Number>,
+        node: &CounterNode,
     ) -> Checked<()> {
-        let step = match step {
+        let down = node.down;
+        let step = match node.step {
             None => 1,
             Some(step) => fit(step, 64)?,
         };
         let is_part = part.len() < usize::from(place.field.bytes);
         let mask = if is_part { 0 } else { place.field.mask };
-        let Some((least, most)) = range else {
+        let Some((least, most)) = node.range else {
             if part.len() > 4 {
                 let message =
                     "the counter carries into all of the field; trafgen changes its last four bytes only";
@@ -102,7 +99,8 @@ impl Builder<'_> {
             return Ok(());
         };
         let part = check_range(place.field, part, least, most)?;
-        let source = Source::counter(Counter::in_field(least.value, most.value, step, down), part.len());
+        let counter = Counter::in_field(least.value, most.value, step, down);
+        let source = paced(counter, &node.pace, part.len())?;
         self.push(Varying { at: part, mask, source }, None);
         Ok(())
     }
@@ -150,6 +148,22 @@ impl Builder<'_> {
             None => self.varying.push(pending),
         }
     }
+}
+
+/// A counter in a field of `bytes` bytes, at its pace.
+pub(super) fn paced(counter: Counter, pace: &Pace, bytes: usize) -> Checked<Source> {
+    let packets = |number: Number| match u64::try_from(number.value) {
+        Err(_) | Ok(0) => {
+            Err(Fault::at(number.span, "this is no number of packets").expected("a number from 1 on"))
+        }
+        Ok(packets) => Ok(packets),
+    };
+    let hold = pace.hold.map(packets).transpose()?.unwrap_or(1);
+    let again = pace.again.map(packets).transpose()?;
+    Ok(match (hold, again) {
+        (1, None) => Source::counter(counter, bytes),
+        _ => Source::Held(Box::new(HeldCounter::new(counter, hold, again))),
+    })
 }
 
 /// A number that fits into a field.

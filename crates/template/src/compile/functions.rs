@@ -1,8 +1,9 @@
 //! The functions of bytes: `fill`, `c16`, `rnd`, `dinc`, `csumip` and the others.
 
+use super::fields::paced;
 use super::{Builder, PendingChecksum, PendingVarying, Pseudo};
 use crate::counter::Counter;
-use crate::language::ast::{CsumKind, Function, FunctionKind, Number};
+use crate::language::ast::{CsumKind, Function, FunctionKind, Number, Pace};
 use crate::language::error::{Checked, Fault, WarningKind};
 use crate::plan::{Source, Varying};
 
@@ -42,8 +43,8 @@ impl Builder<'_> {
                     *out = start.wrapping_add(step.wrapping_mul(index as u8));
                 }
             }
-            (FunctionKind::Dinc | FunctionKind::Ddec, [least, most, step @ ..]) => {
-                self.count_byte(function, *least, *most, step.first().copied())?;
+            (FunctionKind::Dinc | FunctionKind::Ddec, [least, most, rest @ ..]) => {
+                self.count_byte(function, *least, *most, rest)?;
             }
             (FunctionKind::Csum(kind), [from, to]) => self.checksum(function, kind, *from, *to)?,
             _ => return Err(Fault::at(span, "these are not the arguments of the function")),
@@ -61,10 +62,11 @@ impl Builder<'_> {
         function: &Function,
         least: Number,
         most: Number,
-        step: Option<Number>,
+        rest: &[Number],
     ) -> Checked<()> {
         let (first, last) = (byte(least, "the range's start")?, byte(most, "the range's end")?);
-        let step = step.map_or(Ok(1), |step| byte(step, "the step"))?;
+        let step = rest.first().map_or(Ok(1), |step| byte(*step, "the step"))?;
+        let pace = Pace { hold: rest.get(1).copied(), again: rest.get(2).copied() };
         if first > last {
             let message = format!("the range from {first} to {last} is empty");
             return Err(Fault::at(least.span.to(most.span), message).expected("the smaller number first"));
@@ -80,7 +82,7 @@ impl Builder<'_> {
         self.warnings.add(kind, function.span, message);
         let at = self.bytes.len();
         self.grow(1, function.span)?;
-        self.push_varying(at..at + 1, Source::counter(Counter::in_byte(first, last, step, down), 1));
+        self.push_varying(at..at + 1, paced(Counter::in_byte(first, last, step, down), &pace, 1)?);
         Ok(())
     }
 

@@ -9,18 +9,25 @@ mod headers;
 use std::ops::Range;
 
 use crate::language::Parsed;
-use crate::language::ast::{Element, PacketNode};
+use crate::language::ast::{Element, Interval, PacketNode};
 use crate::language::error::{Checked, Error, Fault, WarningKind, Warnings};
 use crate::language::source::Span;
 use crate::plan::{Packet, Plan, Varying};
 use crate::proto::{Field, Id, Proto};
 use crate::random::{Random, Streams};
 use crate::{Compiled, Device, ParseOptions};
+use crate::{schedule, step};
 
 /// The longest packet, without FCS: an Ethernet header and what an IPv4 length can say.
 pub(crate) const MOST_PACKET_BYTES: usize = 14 + 65_535;
 /// All packets of a program together.
 const MOST_PLAN_BYTES: usize = 64 << 20;
+/// Packets of a program that have sizes.
+const MOST_SIZED_PACKETS: u64 = 65_536;
+/// Packets after which weights must be exact.
+const MOST_PERIOD: u64 = 65_536;
+/// Bytes of the frame check sequence, which a size includes and a packet does not.
+const FCS_BYTES: usize = 4;
 
 /// Compiles a program.
 pub(crate) fn compile(parsed: Parsed, options: &ParseOptions<'_>) -> Result<Compiled, Error> {
@@ -28,27 +35,65 @@ pub(crate) fn compile(parsed: Parsed, options: &ParseOptions<'_>) -> Result<Comp
     let mut random = Streams::new(options.seed, 0).of_packet(0);
     let mut packets = Vec::with_capacity(nodes.len());
     let mut total = 0_usize;
+    let mut sized = 0;
     for node in &nodes {
-        let packet =
-            one(node, options, &mut warnings, &mut random).map_err(|fault| fault.locate(&sources))?;
-        total += packet.bytes.len();
-        if total > MOST_PLAN_BYTES {
-            let message = format!("the packets together have more than {MOST_PLAN_BYTES} bytes");
-            return Err(Fault::at(node.span, message).locate(&sources));
+        let sizes = sizes(node, &mut sized).map_err(|fault| fault.locate(&sources))?;
+        let before = random;
+        for (number, size) in sizes.into_iter().enumerate() {
+            random = before; // so that rnd() is the same in all sizes
+            let mut packet = one(node, size, options, &mut warnings, &mut random)
+                .map_err(|fault| fault.locate(&sources))?;
+            packet.first = number as u64;
+            total += packet.bytes.len();
+            if total > MOST_PLAN_BYTES {
+                let message = format!("the packets together have more than {MOST_PLAN_BYTES} bytes");
+                return Err(Fault::at(node.span, message).locate(&sources));
+            }
+            packets.push(packet);
         }
-        packets.push(packet);
     }
+    check_weights(&nodes, &packets).map_err(|fault| fault.locate(&sources))?;
     let plan = Plan { packets: packets.into() };
     Ok(Compiled { plan, warnings: warnings.locate(&sources) })
 }
 
+/// The sizes that a packet is made in: none if nothing is said. `all` counts those of the program.
+fn sizes(node: &PacketNode, all: &mut u64) -> Checked<Vec<Option<u32>>> {
+    let Some(Interval { first, last, span }) = node.prefixes.sizes else { return Ok(vec![None]) };
+    *all += u64::from(last - first) + 1;
+    if *all > MOST_SIZED_PACKETS {
+        let message =
+            format!("with these sizes there are {all} packets, and {MOST_SIZED_PACKETS} are possible");
+        return Err(Fault::at(span, message));
+    }
+    Ok((first..=last).map(Some).collect())
+}
+
+/// The order of packets is a table, which must be short.
+fn check_weights(nodes: &[PacketNode], packets: &[Packet]) -> Checked<()> {
+    let Some(weight) = nodes.iter().filter_map(|node| node.prefixes.weight).max_by_key(|weight| weight.first)
+    else {
+        return Ok(());
+    };
+    let weights: Vec<u32> = packets.iter().map(|packet| packet.weight).collect();
+    let period = schedule::period(&weights);
+    let equal = period == packets.len() as u64;
+    if equal || period <= MOST_PERIOD {
+        return Ok(());
+    }
+    let message =
+        format!("the weights are exact after {period} packets only, and {MOST_PERIOD} are possible");
+    Err(Fault::at(weight.span, message).expected("smaller weights"))
+}
+
 fn one(
     node: &PacketNode,
+    size: Option<u32>,
     options: &ParseOptions<'_>,
     warnings: &mut Warnings,
     random: &mut Random,
 ) -> Checked<Packet> {
-    if node.workers.is_some() {
+    if node.prefixes.workers.is_some() {
         let message =
             "cpu() applies to the packet it stands before; trafgen applies it to the one after that";
         warnings.add(WarningKind::CpuLate, node.span, message);
@@ -72,6 +117,9 @@ fn one(
             Element::Function(function) => builder.function(function)?,
             Element::Header(header) => builder.header(header)?,
         }
+    }
+    if let (Some(size), Some(Interval { span, .. })) = (size, node.prefixes.sizes) {
+        builder.pad(size as usize, span)?;
     }
     builder.finish(node)
 }
@@ -161,6 +209,18 @@ impl Builder<'_> {
         Ok(&mut self.bytes[at..])
     }
 
+    /// Fills the packet up with zeros to a frame of `frame_bytes`.
+    fn pad(&mut self, frame_bytes: usize, span: Span) -> Checked<()> {
+        let found = self.bytes.len() + FCS_BYTES;
+        let Some(missing) = frame_bytes.checked_sub(found) else {
+            let message =
+                format!("the frame has {found} bytes with its FCS, and cannot be one of {frame_bytes}");
+            return Err(Fault::at(span, message).expected(format!("{found} or more")));
+        };
+        self.grow(missing, span)?;
+        Ok(())
+    }
+
     fn finish(mut self, node: &PacketNode) -> Checked<Packet> {
         self.set_lengths()?;
         self.header_checksums()?;
@@ -177,9 +237,12 @@ impl Builder<'_> {
         }
         let checksums = self.plan_checksums()?;
         Ok(Packet {
-            workers: node.workers,
+            workers: node.prefixes.workers.map(|workers| (workers.first, workers.last)),
+            weight: node.prefixes.weight.map_or(1, |weight| weight.first),
+            first: 0,
             layers: self.layers.iter().map(|layer| (layer.proto.id, layer.at, layer.len)).collect(),
             bytes: self.bytes,
+            steps: step::steps(&varying),
             varying,
             checksums,
         })

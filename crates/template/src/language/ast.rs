@@ -5,10 +5,28 @@ use super::source::Span;
 /// One packet in braces.
 #[derive(Debug)]
 pub(crate) struct PacketNode {
-    /// `cpu(first-last)`, in order.
-    pub(crate) workers: Option<(u32, u32)>,
+    pub(crate) prefixes: Prefixes,
     pub(crate) elements: Vec<Element>,
     /// The opening brace.
+    pub(crate) span: Span,
+}
+
+/// What stands before a packet.
+#[derive(Debug, Default)]
+pub(crate) struct Prefixes {
+    /// `cpu(first-last)`, in order.
+    pub(crate) workers: Option<Interval>,
+    /// `weight(N)`, at least 1.
+    pub(crate) weight: Option<Interval>,
+    /// `size(first-last)`, in order.
+    pub(crate) sizes: Option<Interval>,
+}
+
+/// Numbers from the first to the last, both included, with their place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Interval {
+    pub(crate) first: u32,
+    pub(crate) last: u32,
     pub(crate) span: Span,
 }
 
@@ -112,16 +130,30 @@ pub(crate) enum ValueKind {
     Text(Vec<u8>),
     /// A word that is no number, in lower case.
     Word(String),
-    /// `dinc` or `ddec`; the range is missing if none is given.
-    Counter {
-        down: bool,
-        range: Option<(Bound, Bound)>,
-        step: Option<Number>,
-    },
+    /// `dinc` or `ddec`.
+    Counter(CounterNode),
     /// `drnd`.
     Random {
         range: Option<(Bound, Bound)>,
     },
+}
+
+/// The arguments of `dinc` or `ddec` in a field.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct CounterNode {
+    pub(crate) down: bool,
+    pub(crate) range: Option<(Bound, Bound)>,
+    pub(crate) step: Option<Number>,
+    pub(crate) pace: Pace,
+}
+
+/// How fast a counter moves.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Pace {
+    /// Packets that keep one value.
+    pub(crate) hold: Option<Number>,
+    /// Packets after which it begins again.
+    pub(crate) again: Option<Number>,
 }
 
 /// An end of a range: a number, or an address as a number.

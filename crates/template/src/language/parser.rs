@@ -49,8 +49,8 @@ const FUNCTIONS: &[(&str, FunctionKind, usize, usize)] = &[
     ("drnd", FunctionKind::Drnd, 0, 1),
     ("seqinc", FunctionKind::Seqinc, 2, 3),
     ("seqdec", FunctionKind::Seqdec, 2, 3),
-    ("dinc", FunctionKind::Dinc, 2, 3),
-    ("ddec", FunctionKind::Ddec, 2, 3),
+    ("dinc", FunctionKind::Dinc, 2, 5),
+    ("ddec", FunctionKind::Ddec, 2, 5),
     ("csum16", FunctionKind::Csum(CsumKind::Plain), 2, 2),
     ("csumip", FunctionKind::Csum(CsumKind::Plain), 2, 2),
     ("csumip4", FunctionKind::Csum(CsumKind::Plain), 2, 2),
@@ -106,11 +106,10 @@ impl Parser<'_> {
     }
 
     fn packet(&mut self) -> Checked<PacketNode> {
-        let workers = match self.lower(self.peek()).as_str() {
-            "cpu" => Some(self.workers()?),
-            _ => None,
+        let prefixes = self.prefixes()?;
+        let Some(open) = self.take(b'{') else {
+            return Err(self.unexpected("`{`, `cpu(N):`, `weight(N):` or `size(N):`"));
         };
-        let Some(open) = self.take(b'{') else { return Err(self.unexpected("`{` or `cpu(N):`")) };
         let mut elements = Vec::new();
         self.take(b',');
         while self.take(b'}').is_none() {
@@ -123,25 +122,50 @@ impl Parser<'_> {
         if elements.is_empty() {
             return Err(Fault::at(open.at, "the packet is empty").expected("bytes, a function or a header"));
         }
-        Ok(PacketNode { workers, elements, span: open.at })
+        Ok(PacketNode { prefixes, elements, span: open.at })
     }
 
-    /// `cpu(N):` or `cpu(N-M):`.
-    fn workers(&mut self) -> Checked<(u32, u32)> {
+    /// `cpu(N):`, `weight(N):` and `size(N):` in any order, each at most once.
+    fn prefixes(&mut self) -> Checked<Prefixes> {
+        let mut prefixes = Prefixes::default();
+        loop {
+            let name = self.peek();
+            let (place, what) = match self.lower(name).as_str() {
+                "cpu" => (&mut prefixes.workers, "the number of a worker, from 0"),
+                "weight" => (&mut prefixes.weight, "how often the packet comes, at least 1"),
+                "size" => (&mut prefixes.sizes, "a size in bytes, with the 4 of the FCS"),
+                _ => return Ok(prefixes),
+            };
+            if place.is_some() {
+                return Err(Fault::at(name.at, "this stands before the packet twice").expected("`{`"));
+            }
+            *place = Some(self.interval(what)?);
+            if let Some(Interval { first, last, span }) = prefixes.weight
+                && (first == 0 || first != last)
+            {
+                return Err(Fault::at(span, "this is no weight").expected("a number from 1 on"));
+            }
+        }
+    }
+
+    /// The brackets and the colon behind a prefix: `(N):`, `(N-M):` or `(N:M):`.
+    fn interval(&mut self, what: &str) -> Checked<Interval> {
+        let name = self.peek();
         self.at += 1;
         self.need(b'(')?;
-        let first = self.worker_number()?;
+        let first = self.prefix_number(what)?;
         let last = if self.take(b'-').is_some() || self.take(b':').is_some() {
-            self.worker_number()?
+            self.prefix_number(what)?
         } else {
             first
         };
-        self.need(b')')?;
+        let close = self.need(b')')?;
         self.need(b':')?;
-        Ok((first.min(last), first.max(last)))
+        let span = name.at.to(close.at);
+        Ok(Interval { first: first.min(last), last: first.max(last), span })
     }
 
-    fn worker_number(&mut self) -> Checked<u32> {
+    fn prefix_number(&mut self, what: &str) -> Checked<u32> {
         let token = self.peek();
         let number = match token.kind {
             Kind::Word => {
@@ -149,7 +173,7 @@ impl Parser<'_> {
             }
             _ => None,
         };
-        let Some(number) = number else { return Err(self.unexpected("the number of a worker, from 0")) };
+        let Some(number) = number else { return Err(self.unexpected(what)) };
         self.at += 1;
         Ok(number)
     }
@@ -387,28 +411,13 @@ impl Parser<'_> {
             self.take(b',');
         };
         let span = name.at.to(close.at);
-        let step_of = |bound: &Bound| Number { value: bound.value as i128, span: bound.span };
         let kind = match (word.as_str(), bounds.as_slice()) {
             ("drnd", []) => ValueKind::Random { range: None },
             ("drnd", [first, last]) => ValueKind::Random { range: Some((*first, *last)) },
             ("drnd", _) => {
                 return Err(Fault::at(span, "no such range").expected("`drnd()` or `drnd(MIN, MAX)`"));
             }
-            (_, []) => ValueKind::Counter { down: word == "ddec", range: None, step: None },
-            (_, [step]) => {
-                ValueKind::Counter { down: word == "ddec", range: None, step: Some(step_of(step)) }
-            }
-            (_, [first, last]) => {
-                ValueKind::Counter { down: word == "ddec", range: Some((*first, *last)), step: None }
-            }
-            (_, [first, last, step]) => {
-                let range = Some((*first, *last));
-                ValueKind::Counter { down: word == "ddec", range, step: Some(step_of(step)) }
-            }
-            _ => {
-                let expected = format!("`{word}()`, `{word}(STEP)` or `{word}(MIN, MAX, STEP)`");
-                return Err(Fault::at(span, "too many arguments").expected(expected));
-            }
+            _ => ValueKind::Counter(counter(&word, &bounds, span)?),
         };
         Ok(Value { kind, span })
     }
@@ -433,4 +442,28 @@ impl Parser<'_> {
         };
         Ok(Bound { value, bytes, span: token.at })
     }
+}
+
+/// The arguments of `dinc` or `ddec`.
+fn counter(word: &str, bounds: &[Bound], span: Span) -> Checked<CounterNode> {
+    let number = |bound: &Bound| Number { value: bound.value as i128, span: bound.span };
+    let mut counter = CounterNode { down: word == "ddec", range: None, step: None, pace: Pace::default() };
+    let rest = match bounds {
+        [] => bounds,
+        [step] => {
+            counter.step = Some(number(step));
+            &[]
+        }
+        [first, last, rest @ ..] => {
+            counter.range = Some((*first, *last));
+            rest
+        }
+    };
+    if rest.len() > 3 {
+        let expected = format!("`{word}()`, `{word}(STEP)` or `{word}(MIN, MAX, STEP, HOLD, AGAIN)`");
+        return Err(Fault::at(span, "too many arguments").expected(expected));
+    }
+    counter.step = counter.step.or(rest.first().map(number));
+    counter.pace = Pace { hold: rest.get(1).map(number), again: rest.get(2).map(number) };
+    Ok(counter)
 }
