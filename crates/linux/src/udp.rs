@@ -36,12 +36,14 @@ pub struct ReceiverSpec {
     pub batch: usize,
     /// How many bytes of each datagram are stored; what is longer is cut, and counted by what was stored.
     pub datagram_bytes: usize,
+    /// Whether to keep where each datagram came from ([`UdpReceiver::source`]).
+    pub sources: bool,
 }
 
 impl ReceiverSpec {
-    /// 16 MiB of socket memory, 64 datagrams a call, 2048 bytes each.
+    /// 16 MiB of socket memory, 64 datagrams a call, 2048 bytes each, without their sources.
     pub fn new(address: SocketAddr) -> Self {
-        Self { address, receive_buffer_bytes: 16 << 20, batch: 64, datagram_bytes: 2048 }
+        Self { address, receive_buffer_bytes: 16 << 20, batch: 64, datagram_bytes: 2048, sources: false }
     }
 }
 
@@ -72,8 +74,9 @@ impl UdpReceiver {
         let receive_buffer_bytes = sockopt::socket_recv_buffer_size(&socket)
             .map_err(|error| failed("read SO_RCVBUF")(error.into()))?;
         let address = socket.local_addr().map_err(failed("getsockname"))?;
-        let messages =
-            Messages::new(spec.batch.max(1), spec.datagram_bytes).map_err(failed("allocate buffers"))?;
+        let messages = Messages::new(spec.batch.max(1), spec.datagram_bytes);
+        let messages = if spec.sources { messages.and_then(Messages::with_sources) } else { messages };
+        let messages = messages.map_err(failed("allocate buffers"))?;
         let mut receiver = Self { socket, messages, address, receive_buffer_bytes, drops_seen: 0, drops: 0 };
         receiver.drops_seen = receiver.drop_counter()?;
         Ok(receiver)
@@ -115,6 +118,14 @@ impl UdpReceiver {
     pub fn datagram(&mut self, index: usize) -> &[u8] {
         let len = self.messages.transferred(index).min(self.messages.slot_bytes());
         &self.messages.slot_mut(index)[..len]
+    }
+
+    /// Where a datagram of the last batch came from; None unless [`ReceiverSpec::sources`] asked for it.
+    ///
+    /// # Panics
+    /// When `index` is not below the batch size.
+    pub fn source(&mut self, index: usize) -> Option<SocketAddr> {
+        self.messages.source(index)
     }
 
     /// Waits until there is a datagram, or the time is over; whether there is one.
@@ -182,6 +193,24 @@ mod tests {
         assert_eq!(receiver.recv_batch().unwrap(), Batch { datagrams: 2, bytes: 5 + 6 });
         assert_eq!(receiver.recv_batch().unwrap(), Batch::default());
         assert_eq!(receiver.drops().unwrap(), 0);
+    }
+
+    #[test]
+    fn the_sender_of_each_datagram_is_known() {
+        for (host, sender_host) in
+            [("127.0.0.1:0", "127.0.0.1:0"), ("[::1]:0", "[::1]:0"), ("[::]:0", "127.0.0.1:0")]
+        {
+            let spec = ReceiverSpec { sources: true, ..ReceiverSpec::new(host.parse().unwrap()) };
+            let Ok(mut receiver) = UdpReceiver::bind(&spec) else { continue }; // no IPv6 here
+            let senders = [0; 2].map(|_| UdpSocket::bind(sender_host).unwrap());
+            for _ in 0..2 {
+                let to = SocketAddr::new(senders[0].local_addr().unwrap().ip(), receiver.address().port());
+                senders.iter().for_each(|sender| _ = sender.send_to(&[7], to).unwrap());
+                assert_eq!(receiver.recv_batch().unwrap().datagrams, 2);
+                let expected = [0, 1].map(|index| Some(senders[index].local_addr().unwrap()));
+                assert_eq!([receiver.source(0), receiver.source(1)], expected);
+            }
+        }
     }
 
     #[test]

@@ -26,6 +26,7 @@
 //! | [`holm`] | several comparisons at once |
 //! | [`ledger`] | where every packet ended |
 //! | [`gaps`] | how evenly packets followed each other |
+//! | [`window`] | which numbered packets were lost, came twice, or out of order |
 //! | [`foil`] | the usual methods that mislead, for tables beside ours |
 //! | [`record`] | `perpacket.record/1`, read and written |
 //!
@@ -66,4 +67,5 @@ pub mod sign;
 pub mod slice;
 pub mod verdict;
 pub mod warmup;
+pub mod window;
 pub mod wire;

@@ -9,7 +9,7 @@ use crate::SyscallError;
 use crate::packet::mapping::Mapping;
 
 /// Values are stored at multiples of eight bytes (kernel/bpf/arraymap.c, `array_map_alloc`).
-const WORD: usize = size_of::<u64>();
+pub(super) const WORD: usize = size_of::<u64>();
 
 /// A BPF map with 32-bit keys from 0.
 #[derive(Debug)]
@@ -205,7 +205,7 @@ impl MappedArray {
 
 /// How many CPUs the kernel reserves room for in per-CPU maps: `/sys/devices/system/cpu/possible`, which may be
 /// more than are present or online.
-fn possible_cpus() -> Result<usize, SyscallError> {
+pub(super) fn possible_cpus() -> Result<usize, SyscallError> {
     const FILE: &str = "/sys/devices/system/cpu/possible";
     let failed = |error| SyscallError::new("read", FILE, error);
     let text = std::fs::read_to_string(FILE).map_err(failed)?;

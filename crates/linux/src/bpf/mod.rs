@@ -9,6 +9,7 @@
 //! Needs CAP_BPF and CAP_NET_ADMIN in the initial user namespace (CAP_PERFMON too for tracing), or
 //! CAP_SYS_ADMIN there. Kernel 5.18 for [`Program::run_xdp_live`], 6.6 for [`Link::attach_tcx_ingress`].
 
+mod hash;
 mod link;
 mod map;
 mod objects;
@@ -16,6 +17,7 @@ mod program;
 mod sys;
 mod test_run;
 
+pub use hash::PerCpuHash;
 pub use link::{Link, XdpMode};
 pub use map::{Map, MappedArray};
 pub use objects::{ObjectCounts, ObjectIds, count_objects, object_ids};

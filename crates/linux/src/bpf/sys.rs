@@ -14,6 +14,7 @@ pub(super) enum Command {
     MapCreate = 0,
     MapLookup = 1,
     MapUpdate = 2,
+    MapNextKey = 4,
     ProgLoad = 5,
     ProgTestRun = 10,
     ProgNextId = 11,

@@ -1,6 +1,7 @@
 //! Buffers and headers for sendmmsg(2) and recvmmsg(2), built once and used again without allocation.
 
 use std::io;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr;
 
@@ -8,6 +9,9 @@ use super::mapping::Mapping;
 
 /// Slots start on cache lines of their own.
 const SLOT_ALIGN: usize = 64;
+/// Room for `struct sockaddr_in6`, the longer one of the two that are read.
+const SOURCE_BYTES: usize = size_of::<libc::sockaddr_in6>();
+const SOURCE_STRIDE: usize = 32;
 
 /// A fixed number of message slots of the same size.
 pub(crate) struct Messages {
@@ -16,9 +20,11 @@ pub(crate) struct Messages {
     stride: usize,
     vectors: Box<[libc::iovec]>,
     headers: Box<[libc::mmsghdr]>,
+    /// Room for the address that each message came from, where it is asked for.
+    sources: Option<Mapping>,
 }
 
-// SAFETY: the raw pointers inside lead to `memory` and `vectors`, which move between threads with this value
+// SAFETY: the raw pointers inside lead to `memory`, `vectors` and `sources`, which move between threads with this value
 // and keep their addresses; nothing else points there.
 unsafe impl Send for Messages {}
 
@@ -34,7 +40,17 @@ impl Messages {
         };
         let mut vectors: Box<[_]> = (0..slots).map(vector).collect();
         let headers = vectors.iter_mut().map(header).collect();
-        Ok(Self { memory, slot_bytes, stride, vectors, headers })
+        Ok(Self { memory, slot_bytes, stride, vectors, headers, sources: None })
+    }
+
+    /// Asks for the address that each message came from.
+    pub(crate) fn with_sources(mut self) -> io::Result<Self> {
+        let sources = Mapping::anonymous(SOURCE_STRIDE * self.slots().max(1))?;
+        for (slot, header) in self.headers.iter_mut().enumerate() {
+            header.msg_hdr.msg_name = sources.at(slot * SOURCE_STRIDE, SOURCE_BYTES, 1).cast();
+        }
+        self.sources = Some(sources);
+        Ok(self)
     }
 
     pub(crate) fn slots(&self) -> usize {
@@ -62,6 +78,12 @@ impl Messages {
         self.headers[slot].msg_len as usize
     }
 
+    /// Where the message in a slot came from, if that was asked for and is an IP address.
+    pub(crate) fn source(&mut self, slot: usize) -> Option<SocketAddr> {
+        let bytes = self.sources.as_mut()?.bytes_mut(slot * SOURCE_STRIDE, SOURCE_BYTES);
+        ip_address(bytes)
+    }
+
     /// Sends slots `first..first + count`; how many the kernel took.
     pub(crate) fn send(
         &mut self,
@@ -81,7 +103,11 @@ impl Messages {
     /// Receives into the slots from the first on; how many messages came.
     pub(crate) fn receive(&mut self, socket: BorrowedFd<'_>, flags: libc::c_int) -> io::Result<usize> {
         let (fd, count) = (socket.as_raw_fd(), self.headers.len() as libc::c_uint);
-        // SAFETY: as in `send`; the kernel also writes into the slots.
+        if self.sources.is_some() {
+            // The kernel leaves the length of the address there.
+            self.headers.iter_mut().for_each(|header| header.msg_hdr.msg_namelen = SOURCE_BYTES as u32);
+        }
+        // SAFETY: as in `send`; the kernel also writes into the slots, and addresses where `with_sources` made room.
         let received =
             unsafe { libc::recvmmsg(fd, self.headers.as_mut_ptr(), count, flags, ptr::null_mut()) };
         usize::try_from(received).map_err(|_| io::Error::last_os_error())
@@ -101,6 +127,19 @@ fn header(vector: &mut libc::iovec) -> libc::mmsghdr {
     message.msg_iov = vector;
     message.msg_iovlen = 1;
     libc::mmsghdr { msg_hdr: message, msg_len: 0 }
+}
+
+/// The address in a `sockaddr_in` or `sockaddr_in6`: family in the byte order of the machine, port, and the address at
+/// byte 4 or 8 (include/uapi/linux/in.h, in6.h). An IPv4 address in IPv6 form becomes itself.
+fn ip_address(bytes: &[u8]) -> Option<SocketAddr> {
+    let pair = |at: usize| bytes.get(at..)?.first_chunk::<2>().copied();
+    let port = u16::from_be_bytes(pair(2)?);
+    let address: IpAddr = match libc::c_int::from(u16::from_ne_bytes(pair(0)?)) {
+        libc::AF_INET => (*bytes.get(4..)?.first_chunk::<4>()?).into(),
+        libc::AF_INET6 => IpAddr::from(*bytes.get(8..)?.first_chunk::<16>()?).to_canonical(),
+        _ => return None,
+    };
+    Some(SocketAddr::new(address, port))
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@
 
 pub(crate) mod mapping;
 pub(crate) mod messages;
+mod rx_ring;
 pub(crate) mod sockopt;
 mod tx_ring;
 
@@ -21,6 +22,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use self::messages::Messages;
 use crate::SyscallError;
 
+pub use rx_ring::{RxFrame, RxRing, RxRingSpec};
 pub use tx_ring::{RingSpec, RingState, TxRing};
 
 /// Every protocol, for a socket that receives (`ETH_P_ALL`): what the device sends is seen as well.

@@ -9,6 +9,7 @@
 //! namespace that owns the network namespace; receiving needs an XDP program too, and with it CAP_BPF.
 //! Numbers and limits: include/uapi/linux/if_xdp.h and net/xdp/xsk.c, 6.18; Linux 5.4 is the oldest that works.
 
+mod receive;
 mod ring;
 
 use std::io;
@@ -22,6 +23,8 @@ use self::ring::{Consumer, Producer, Ring};
 use crate::SyscallError;
 use crate::packet::mapping::Mapping;
 use crate::packet::sockopt;
+
+pub use receive::wait_any;
 
 /// Option of a descriptor: the frame goes on in the next one (`XDP_PKT_CONTD`, Linux 6.6).
 pub const MORE_FRAGMENTS: u32 = libc::XDP_PKT_CONTD;
