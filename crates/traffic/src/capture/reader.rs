@@ -9,7 +9,8 @@ use super::{CaptureError, Flaw};
 
 /// Reads the frames of a capture, one after the other. It reads ahead itself: a plain file is fine.
 ///
-/// Memory is bounded by the longest block that is taken, about 1 MiB; frames cost no allocation.
+/// Memory is bounded by the longest block that is held: 1 MiB, and as much again for the options of an interface.
+/// Frames cost no allocation.
 #[derive(Debug)]
 pub struct CaptureReader<R> {
     pub(super) window: Window<R>,
