@@ -22,6 +22,8 @@ help() {
   rootless    a measurement as an ordinary user
   smoke       the main job, short: every packet accounted for, nothing left behind
   deny        licences and sources of dependencies, where cargo-deny is installed
+  fuzz        captures and the packet language with random bytes, FUZZ_SECONDS (20) each, where cargo-fuzz is
+              installed (not part of all)
   bench       the senders beside trafgen (root; not part of all)
 EOF
 }
@@ -271,6 +273,23 @@ left_behind() {
 verb_deny() {
     cargo deny --version >/dev/null 2>&1 || cannot "cargo-deny is not installed: cargo install cargo-deny --locked"
     cargo deny --locked check licenses bans sources
+}
+
+verb_fuzz() {
+    cargo fuzz --version >/dev/null 2>&1 || cannot "cargo-fuzz is not installed: cargo install cargo-fuzz --locked"
+    command -v g++ >/dev/null || cannot "g++ is missing, which libFuzzer is built with: apt-get install g++"
+    local target seeds code=0
+    for target in capture parser emit; do
+        case $target in
+            capture) seeds=fuzz/seeds/capture ;;
+            *) seeds=crates/template/tests/corpus ;;
+        esac
+        mkdir -p "fuzz/corpus/$target"
+        # The sanitizer needs flags of nightly.
+        RUSTC_BOOTSTRAP=1 cargo fuzz run "$target" "fuzz/corpus/$target" "$seeds" -- \
+            -max_total_time="${FUZZ_SECONDS:-20}" -timeout=5 -rss_limit_mb=1024 -print_final_stats=1 || code=1
+    done
+    [ $code = 0 ] || fail "fuzzing found something: the input is under fuzz/artifacts"
 }
 
 verb_bench() {
