@@ -260,6 +260,43 @@ fn a_packet_of_an_impossible_length_is_an_error() {
 }
 
 #[test]
+fn the_verifier_takes_long_packet_programs() {
+    if !linux::privilege::test_may_run("the_verifier_takes_long_packet_programs") {
+        return;
+    }
+    // As long as 64 packets of a few hundred bytes each, and too long for a jump across it.
+    const BRANCHES: i32 = 64;
+    const STORES: i32 = 600;
+    in_pair(|pair| {
+        let sink = pair.end(Action::XdpDrop);
+        let write = |asm: &mut Assembler, packet: Reg, index: Reg, scratch: [Reg; 5]| {
+            let end = asm.label();
+            for branch in 0..BRANCHES {
+                let next = asm.label();
+                asm.mov(scratch[0], index);
+                asm.alu_imm(AluOp::Mod, scratch[0], BRANCHES);
+                asm.jump_if_imm(Condition::Ne, scratch[0], branch, next);
+                (0..STORES).for_each(|store| asm.store_imm(Size::B, packet, (store % 22) as i16, store));
+                asm.mov_imm(GeneratorProgram::<Infallible>::LENGTH, 60 + branch);
+                if branch > BRANCHES / 2 {
+                    asm.jump(end);
+                }
+                asm.bind(next);
+            }
+            asm.bind(end);
+            asm.mov_imm(GeneratorProgram::<Infallible>::LENGTH, 60);
+            Ok(())
+        };
+        for (pps, batch) in [(None, 64), (Some(1e6), 1), (Some(1e6), 64)] {
+            let before = sink.received().unwrap();
+            let mut generator = pair.generator_of(&write, 200, pps, Some(batch));
+            assert_eq!(generator.send(1000, &GO).unwrap().confirmed, 1000);
+            assert_eq!(sink.wait_until(before + 1000, DEADLINE).unwrap(), before + 1000);
+        }
+    });
+}
+
+#[test]
 fn what_cannot_be_is_refused() {
     if !linux::privilege::test_may_run("what_cannot_be_is_refused") {
         return;
