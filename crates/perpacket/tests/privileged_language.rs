@@ -1,5 +1,5 @@
 //! The two ways out of the packet language held against each other in the kernel: packet i of the eBPF program equals packet
-//! i of `emit`, byte for byte, for the corpus and for generated configurations.
+//! i of `emit`, byte for byte, for the corpus and for generated configurations, those of several lengths included.
 #![allow(clippy::unwrap_used)]
 
 use std::fs;
@@ -8,11 +8,13 @@ use std::path::Path;
 use ebpf::{AluOp, Assembler, Condition, Insn, Reg, Size};
 use linux::bpf::{Program as BpfProgram, ProgramKind, ProgramSpec};
 use linux::privilege::test_may_run;
-use template::{Emitter, ParseOptions, Program};
+use template::{Emitter, LoweredLength, ParseOptions, Program};
 
 /// XDP_PASS, and XDP_DROP for a packet that is too short.
 const PASS: i32 = 2;
 const DROP: i32 = 1;
+/// Moves the end of a packet (enum bpf_func_id, include/uapi/linux/bpf.h, 6.18).
+const BPF_XDP_ADJUST_TAIL: i32 = 65;
 /// Indexes at which a counter or a word overflows, beside the first ones.
 const FAR_INDEXES: [u64; 5] = [65_535, 65_536, 4_294_967_295, 4_294_967_296, 1 << 40];
 
@@ -22,12 +24,12 @@ fn the_program_and_the_bytes_are_the_same_packets() {
         return;
     }
     let (mut compared, mut refused) = (0, Vec::new());
-    for (name, text) in corpus().into_iter().chain(generated()) {
+    for (name, text) in corpus().into_iter().chain(generated()).chain(of_several_lengths()) {
         let plan = Program::parse(&text, &ParseOptions::default()).unwrap().plan;
         for (worker, workers) in [(0, 1), (1, 3)] {
             let Ok(emitter) = plan.emitter(worker, workers, 5) else { continue };
             // The index is handed over in the packet itself; a live run takes 14 bytes at least.
-            if emitter.to_vec(0).len() < 14 || emitter.lowered_bytes() < 8 {
+            if shortest(&emitter) < 14 || emitter.lowered_bytes() < 8 {
                 continue;
             }
             match lowered(&emitter) {
@@ -39,7 +41,7 @@ fn the_program_and_the_bytes_are_the_same_packets() {
             }
         }
     }
-    assert!(compared > 300, "only {compared} programs were compared; not lowered: {refused:?}");
+    assert!(compared > 330, "only {compared} programs were compared; not lowered: {refused:?}");
 }
 
 /// Every configuration of the corpus.
@@ -74,10 +76,35 @@ fn generated() -> Vec<(String, Vec<u8>)> {
     all
 }
 
-/// A program that writes the packet whose index stands in the first eight bytes.
+/// Packets of several lengths and weights, and counters with a pace of their own.
+fn of_several_lengths() -> Vec<(String, Vec<u8>)> {
+    let packets = [
+        "weight(7): size(64): { F } weight(4): size(594): { F } weight(1): size(1518): { F }",
+        "weight(500): { F } { F, 1 } size(200): { F, 2, drnd(7) } weight(500): size(1000): { F }",
+        "size(64-127): { F }",
+        "size(1518): { F, 1 } size(64): { F, 2 } { F, drnd(40) } { F }",
+        "weight(600): { F } weight(424): { F, 5 }",
+    ];
+    let fields = [
+        "ipv4(ttl=1, sa=10.0.0.1), udp(sp=dinc(1, 3), dp=dinc(9, 16, 1, 3))",
+        "ipv4(ttl=1, sa=dinc(10.0.0.1, 10.0.0.9, 1, 2), id=drnd()), tcp(sp=dinc(1, 5, 2, 3, 7), dp=drnd())",
+        "eth(), ipv6(hl=1, sa=dinc(fd00::1, fd00::9), da=fd00::1), udp(sp=ddec(7, 9, 1, 4), dp=2)",
+    ];
+    let text = |fields: &str, packets: &str| format!("#define F {fields}\n{packets}");
+    let all = fields.iter().flat_map(|fields| packets.iter().map(move |packets| text(fields, packets)));
+    all.map(|text| (text.clone(), text.into_bytes())).collect()
+}
+
+/// Of the first packets.
+fn shortest(emitter: &Emitter) -> usize {
+    (0..64).map(|index| emitter.to_vec(index).len()).min().unwrap()
+}
+
+/// A program that writes the packet whose index stands in the first eight bytes, and gives it its length.
 fn lowered(emitter: &Emitter) -> Result<Vec<[u8; 8]>, String> {
     let mut asm = Assembler::new();
     let short = asm.label();
+    asm.mov(Reg::R9, Reg::R1);
     asm.load(Size::W, Reg::R6, Reg::R1, 0);
     asm.load(Size::W, Reg::R7, Reg::R1, 4);
     asm.mov(Reg::R2, Reg::R6);
@@ -85,7 +112,14 @@ fn lowered(emitter: &Emitter) -> Result<Vec<[u8; 8]>, String> {
     asm.jump_if(Condition::Gt, Reg::R2, Reg::R7, short);
     asm.load(Size::DW, Reg::R2, Reg::R6, 0);
     let scratch = [Reg::R3, Reg::R4, Reg::R5, Reg::R0, Reg::R8];
-    emitter.lower(&mut asm, Reg::R6, Reg::R2, scratch).map_err(|error| error.to_string())?;
+    let length =
+        emitter.lower_with_length(&mut asm, Reg::R6, Reg::R2, scratch).map_err(|error| error.to_string())?;
+    if let LoweredLength::InRegister(length) = length {
+        asm.mov(Reg::R2, length);
+        asm.alu_imm(AluOp::Sub, Reg::R2, emitter.longest().len() as i32);
+        asm.mov(Reg::R1, Reg::R9);
+        asm.call(BPF_XDP_ADJUST_TAIL);
+    }
     asm.mov_imm(Reg::R0, PASS);
     asm.exit();
     asm.bind(short);
@@ -98,8 +132,8 @@ fn compare(name: &str, emitter: &Emitter, insns: &[[u8; 8]]) {
     let program = BpfProgram::load(&ProgramSpec::new(ProgramKind::Xdp, "language", insns))
         .unwrap_or_else(|error| panic!("{name}: {error}"));
     for index in (0..20).chain(FAR_INDEXES) {
-        let mut packet = emitter.to_vec(index);
-        let wanted = packet.clone();
+        let wanted = emitter.to_vec(index);
+        let mut packet = emitter.longest();
         packet[..emitter.lowered_bytes()].fill(0xee);
         packet[..8].copy_from_slice(&index.to_ne_bytes());
         let ran =

@@ -136,6 +136,17 @@ impl Counter {
         Self::new(base, down, least, step, modulus, period)
     }
 
+    /// The bytes in front of the last `bytes` (at most 8), if they are the same in all values, and the counter of the
+    /// last ones.
+    pub(crate) fn narrow(&self, bytes: usize) -> Option<(u128, Self)> {
+        let bits = 8 * bytes as u32;
+        let (base, last) = (self.base, self.modulus.checked_sub(1)?);
+        let other = if self.down { base.checked_sub(last)? } else { base.checked_add(last)? };
+        let fits = bits <= 64 && self.start == 0 && base >> bits == other >> bits;
+        let low = base & ((1 << bits.min(64)) - 1);
+        fits.then_some((base - low, Self { base: low, ..*self }))
+    }
+
     /// All values of `bits` bits, from `start` on.
     pub(crate) fn whole(start: u128, bits: u32, step: u128, down: bool) -> Self {
         let modulus = 1_u128.checked_shl(bits).unwrap_or(0);
@@ -247,6 +258,12 @@ impl HeldCounter {
     /// Packets after which it begins again, if that is given.
     pub(crate) fn again(&self) -> Option<u64> {
         self.again.map(Divisor::number)
+    }
+
+    /// As [`Counter::narrow`].
+    pub(crate) fn narrow(&self, bytes: usize) -> Option<(u128, Self)> {
+        let (prefix, counter) = self.counter.narrow(bytes)?;
+        Some((prefix, Self { counter, small: counter.small(), ..self.clone() }))
     }
 
     /// What it counts, one step a number.
@@ -374,6 +391,20 @@ mod tests {
         }
         let all = Counter::in_field(0, u128::from(u64::MAX), 1, false);
         assert_eq!(all.at(u64::MAX), u128::from(u64::MAX));
+    }
+
+    #[test]
+    fn a_long_field_is_narrowed_to_what_changes() {
+        let base = 0xfd00_u128 << 112;
+        for down in [false, true] {
+            let wide = Counter::in_field(base + 0x1_0001, base + 0x1_0109, 7, down);
+            let (prefix, narrow) = wide.narrow(2).unwrap();
+            assert_eq!(prefix, base + 0x1_0000);
+            assert!((0..1000).all(|k| prefix + narrow.at(k) == wide.at(k)));
+            assert!(narrow.small().is_some());
+        }
+        assert_eq!(Counter::in_field(base, base + 0x1_0000, 1, false).narrow(2), None);
+        assert_eq!(Counter::in_field(0, u128::MAX, 1, false).narrow(8), None);
     }
 
     #[test]

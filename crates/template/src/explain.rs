@@ -8,13 +8,14 @@ use std::net::Ipv6Addr;
 use std::ops::Range;
 
 use crate::checksum;
+use crate::layers::{self, Layer};
 use crate::plan::{Packet, Plan, Source, Varying};
-use crate::proto::{self, Field, Id, Proto, Show};
+use crate::proto::{self, Field, Id, Show};
 
 /// Decodes an Ethernet frame without FCS: a line for each header and field, with the offset in bytes in front.
 /// Checksums that are not right are said to be wrong. What is not known is shown in hexadecimal.
 pub fn explain(frame: &[u8]) -> String {
-    Text { frame, layers: follow(frame), packet: None, out: String::new() }.whole()
+    Text { frame, layers: layers::follow(frame).0, packet: None, out: String::new() }.whole()
 }
 
 impl Plan {
@@ -24,7 +25,7 @@ impl Plan {
         let known = self.packets.get(packet)?;
         let frame = self.first(packet);
         let layers = match known.layers.is_empty() {
-            true => follow(&frame),
+            true => layers::follow(&frame).0,
             false => {
                 known.layers.iter().map(|&(id, at, len)| Layer { proto: proto::of(id), at, len }).collect()
             }
@@ -35,70 +36,6 @@ impl Plan {
 
 /// Bytes of a line of what is not decoded.
 const LINE_BYTES: usize = 16;
-
-#[derive(Clone, Copy)]
-struct Layer {
-    proto: &'static Proto,
-    at: usize,
-    /// With optional words and records.
-    len: usize,
-}
-
-/// The headers of a frame, from its first byte on.
-fn follow(frame: &[u8]) -> Vec<Layer> {
-    let mut layers = Vec::new();
-    let (mut next, mut at) = (Some(Id::Eth), 0);
-    while let Some(id) = next {
-        let proto = proto::of(id);
-        let Some(header) = frame.get(at..).filter(|rest| rest.len() >= proto.bytes) else { break };
-        let len = length(proto, header);
-        if len > header.len() {
-            break;
-        }
-        layers.push(Layer { proto, at, len });
-        next = upper(id, header, len);
-        at += len;
-    }
-    layers
-}
-
-/// Bytes of a header, with what belongs to it.
-fn length(proto: &Proto, header: &[u8]) -> usize {
-    match proto.id {
-        Id::Ipv4 => (usize::from(header[0] & 15) * 4).max(proto.bytes),
-        Id::Tcp => (usize::from(header[12] >> 4) * 4).max(proto.bytes),
-        Id::Icmp6 if matches!(header[0], 2 | 128 | 129) && header.len() >= 8 => 8,
-        Id::Gre => proto.bytes + 4 * [0x80, 0x20, 0x10].iter().filter(|&&bit| header[0] & bit != 0).count(),
-        Id::Dns => header.len(),
-        _ => proto.bytes,
-    }
-}
-
-/// What follows a header.
-fn upper(id: Id, header: &[u8], len: usize) -> Option<Id> {
-    let word = |at: usize| u32::from(u16::from_be_bytes([header[at], header[at + 1]]));
-    match id {
-        Id::Eth => proto::upper_of(id, word(12)).map(|upper| pause_or_pfc(upper, header)),
-        Id::Vlan => proto::upper_of(id, word(2)),
-        Id::Gre => proto::upper_of(id, word(2)),
-        Id::Mpls if header[2] & 1 == 0 => Some(Id::Mpls),
-        Id::Mpls => header.get(len).and_then(|first| match first >> 4 {
-            4 => Some(Id::Ipv4),
-            6 => Some(Id::Ipv6),
-            _ => None,
-        }),
-        // Only the first fragment has the header of the next protocol.
-        Id::Ipv4 if word(6) & 0x1fff == 0 => proto::upper_of(id, u32::from(header[9])),
-        Id::Ipv6 => proto::upper_of(id, u32::from(header[6])),
-        Id::Udp | Id::Tcp => proto::upper_of(id, word(2)).or_else(|| proto::upper_of(id, word(0))),
-        Id::Vxlan => Some(Id::Eth),
-        _ => None,
-    }
-}
-
-fn pause_or_pfc(upper: Id, header: &[u8]) -> Id {
-    if upper == Id::Pause && header.get(14..16) == Some(&[0x01, 0x01]) { Id::Pfc } else { upper }
-}
 
 struct Text<'a> {
     frame: &'a [u8],
@@ -191,9 +128,15 @@ impl Text<'_> {
             varying.at.start < at.end && at.start < varying.at.end && bits
         };
         match packet.varying.iter().find(touches) {
-            Some(varying) if varying.at == at => {
+            Some(varying)
+                if varying.at == at || (varying.mask == 0 && at.len() > 4 && varying.at.end == at.end) =>
+            {
                 let show = |number: u128| {
-                    value(&number.to_be_bytes()[16 - at.len()..], &Field { mask: 0, ..*field })
+                    let used = varying.at.len().min(16);
+                    let mut whole = self.frame[at.clone()].to_vec();
+                    let start = whole.len().saturating_sub(used);
+                    whole[start..].copy_from_slice(&number.to_be_bytes()[16 - (at.len() - start)..]);
+                    value(&whole, &Field { mask: 0, ..*field })
                 };
                 format!("  varies: {}", source(varying, packet.first, show))
             }
@@ -234,7 +177,7 @@ impl Text<'_> {
         let lower = index.checked_sub(1).map(|lower| self.layers[lower]);
         let end = match proto.id {
             Id::Ipv4 => start + len,
-            _ => self.end_of_datagram(index)?,
+            _ => layers::end_of_datagram(self.frame, &self.layers, index)?,
         };
         let mut sum = checksum::add(0, self.frame.get(start..at)?);
         sum = checksum::add(sum, self.frame.get(at + 2..end)?);
@@ -256,21 +199,6 @@ impl Text<'_> {
         sum = checksum::add(sum, self.frame.get(addresses)?);
         let value = if protocol == 17 { checksum::finish_udp(sum) } else { checksum::finish(sum) };
         Some(u16::from_be_bytes(value.to_ne_bytes()))
-    }
-
-    /// Where the datagram around a header ends by the length of its IP header: padding may follow.
-    fn end_of_datagram(&self, index: usize) -> Option<usize> {
-        let ip =
-            self.layers[..index].iter().rev().find(|layer| matches!(layer.proto.id, Id::Ipv4 | Id::Ipv6))?;
-        let word = |at: usize| {
-            Some(usize::from(u16::from_be_bytes([*self.frame.get(at)?, *self.frame.get(at + 1)?])))
-        };
-        let end = match ip.proto.id {
-            Id::Ipv4 => ip.at + word(ip.at + 2)?,
-            _ => ip.at + ip.len + word(ip.at + 4)?,
-        };
-        (end <= self.frame.len() && end >= self.layers[index].at + self.layers[index].proto.bytes)
-            .then_some(end)
     }
 }
 

@@ -27,17 +27,23 @@
 //! | `proto` | the headers as tables |
 //! | `compile` | tree to plan: fields, missing headers, lengths, checksums |
 //! | `plan` | the plan and its packets; `counter` and `random` are its sources, `schedule` their order, `step` the fast form |
+//! | `flags` | a handful of values to the text of a program |
+//! | `layers` | the headers of any frame |
 //! | `explain` | bytes to text, field by field |
+//! | `audit` | what frames hold, and what is wrong with them |
 //! | `lower_plan` | the plan's packets as eBPF instructions |
 //! | `udp`, `lower` | [`UdpFrame`], its bytes and its instructions |
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+mod audit;
 mod checksum;
 mod compile;
 mod counter;
 mod explain;
+mod flags;
 mod language;
+mod layers;
 mod lower;
 mod lower_plan;
 mod plan;
@@ -49,7 +55,11 @@ mod udp;
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
+pub use audit::{Audit, FlowCounts, Occurrences, Problem};
 pub use explain::explain;
+pub use flags::{
+    AddressRange, FlagError, Flags, Mac, PortRange, Protocol, Sizes, ValueError, VlanTag, parse_switch,
+};
 pub use language::error::{Error, Warning, WarningKind};
 pub use language::source::Place;
 pub use lower_plan::{LowerError, LoweredLength};

@@ -209,6 +209,15 @@ impl Builder<'_> {
         Ok(&mut self.bytes[at..])
     }
 
+    /// Whether nothing else varies in the bytes of one that varies.
+    fn varies_alone(&self, index: usize) -> bool {
+        let at = &self.varying[index].varying.at;
+        self.varying.iter().enumerate().all(|(other, known)| {
+            let known = &known.varying.at;
+            other == index || known.end <= at.start || at.end <= known.start
+        })
+    }
+
     /// Fills the packet up with zeros to a frame of `frame_bytes`.
     fn pad(&mut self, frame_bytes: usize, span: Span) -> Checked<()> {
         let found = self.bytes.len() + FCS_BYTES;
@@ -225,8 +234,11 @@ impl Builder<'_> {
         self.set_lengths()?;
         self.header_checksums()?;
         let mut varying: Vec<Varying> = Vec::with_capacity(self.varying.len());
-        for pending in &self.varying {
-            let resolved = fields::resolve(pending, &self.bytes);
+        for (index, pending) in self.varying.iter().enumerate() {
+            let mut resolved = fields::resolve(pending, &self.bytes);
+            if resolved.at.len() > 8 && self.varies_alone(index) {
+                fields::narrow(&mut resolved, &mut self.bytes);
+            }
             match varying.last_mut() {
                 Some(last) if fields::joins(last, &resolved) => last.at.end = resolved.at.end,
                 _ => varying.push(resolved),

@@ -4,7 +4,7 @@ pub(crate) mod ast;
 pub(crate) mod error;
 mod expand;
 mod expr;
-mod lexer;
+pub(crate) mod lexer;
 mod names;
 mod parser;
 mod preprocess;
