@@ -41,7 +41,7 @@ impl Gaps {
     /// Adds all gaps of another sender.
     pub fn add(&mut self, other: &Self) {
         // Both have the same bounds, so nothing can lie outside.
-        drop(self.histogram.add(&other.histogram));
+        let _always_fits = self.histogram.add(&other.histogram);
     }
 
     /// Number of gaps.

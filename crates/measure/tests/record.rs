@@ -127,7 +127,22 @@ fn summary() -> Summary {
     Summary {
         rows: vec![row],
         comparisons: vec![comparison],
+        generated: Some(generated()),
         stopped: Some("time up".to_owned()),
+        extra: Extra::new(),
+    }
+}
+
+fn generated() -> Generated {
+    let worker = GeneratedBy { cpu: 1, packets: 10, l2_bytes: 600, wall_ns: 9_000, ..GeneratedBy::default() };
+    Generated {
+        packets: 10,
+        l2_bytes: 600,
+        wall_ns: 9_000,
+        asked_pps: Some(1e6),
+        grain: Some(1),
+        gaps: Some(vec![(998, 4), (1_003, 5)]),
+        workers: vec![worker],
         extra: Extra::new(),
     }
 }

@@ -23,7 +23,9 @@ pub(crate) enum Command {
     Path(PathArgs),
     /// Compare two variants of a path in interleaved pairs: an interval and a verdict
     Ab(AbArgs),
-    /// Run a scenario file (TOML), as path, ab and run print it with -v
+    /// Send packets: from a program, flags or a capture file, over any backend, at the rate asked for
+    Gen(Box<GenArgs>),
+    /// Run a scenario file (TOML), as path, ab, gen and run print it with -v
     Run(RunArgs),
     /// Line rate, time per packet, and differences of packet rates
     Wire(WireArgs),
@@ -96,6 +98,141 @@ pub(crate) struct AbArgs {
     pub(crate) host: HostArgs,
     #[command(flatten)]
     pub(crate) output: OutputArgs,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct GenArgs {
+    /// A program in the packet language (that of trafgen, docs/language.md): a file, `-` for standard
+    /// input, or the text itself, in braces [default: what the flags describe]
+    #[arg(value_name = "TEMPLATE")]
+    pub(crate) template: Option<String>,
+    /// A capture file (pcap or pcapng) that is sent as it was recorded
+    #[arg(short = 'i', long = "in", value_name = "FILE")]
+    pub(crate) capture: Option<OsString>,
+    /// Define a name for the program's preprocessor
+    #[arg(short = 'D', long = "define", value_name = "NAME[=VALUE]")]
+    pub(crate) define: Vec<String>,
+    /// Where to: lab (a veth pair made for the run, whose other end counts), memory, FILE.pcap,
+    /// FILE.pcapng, or a device
+    #[arg(long, value_name = "TARGET", default_value = "lab")]
+    pub(crate) to: String,
+    /// Allow sending out of this device of the host; one with a default route is always refused
+    #[arg(long, value_name = "DEV")]
+    pub(crate) allow_device: Option<String>,
+    /// Send nothing: print the program, and its packets field by field
+    #[arg(long)]
+    pub(crate) explain: bool,
+    /// Send nothing: make the first N packets and report flows, sizes and wrong checksums or lengths
+    #[arg(long, value_name = "N", num_args = 0..=1, default_missing_value = "10000")]
+    pub(crate) check: Option<u64>,
+    #[command(flatten)]
+    pub(crate) flags: FlagArgs,
+    #[command(flatten)]
+    pub(crate) send: SendArgs,
+    /// Of a damaged capture file, send what can be read
+    #[arg(long)]
+    pub(crate) keep_going: bool,
+    /// Send a capture file this many times as fast as it was recorded
+    #[arg(long, value_name = "FACTOR")]
+    pub(crate) speed: Option<f64>,
+    /// Mark each packet, so that `sink --mark` finds loss, reordering, duplicates and corruption
+    #[arg(long)]
+    pub(crate) mark: bool,
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
+}
+
+/// Packets without a program.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Packets, where no program says it")]
+pub(crate) struct FlagArgs {
+    /// UDP datagrams (the default)
+    #[arg(long, conflicts_with_all = ["tcp", "icmp"])]
+    pub(crate) udp: bool,
+    /// TCP segments
+    #[arg(long, conflicts_with = "icmp")]
+    pub(crate) tcp: bool,
+    /// ICMP or ICMPv6 echo requests
+    #[arg(long)]
+    pub(crate) icmp: bool,
+    /// Frame size in bytes with the 4-byte FCS, or a range that is walked through: 64, 64-1518
+    #[arg(long, value_name = "BYTES[-BYTES]", conflicts_with = "imix")]
+    pub(crate) frame: Option<String>,
+    /// A mix of frame sizes: simple, tolly, or BYTES:WEIGHT,…
+    #[arg(long, value_name = "MIX")]
+    pub(crate) imix: Option<String>,
+    /// Number of flows
+    #[arg(long, value_name = "N")]
+    pub(crate) flows: Option<u64>,
+    /// Packets of a flow before the next one
+    #[arg(long, value_name = "N")]
+    pub(crate) flow_length: Option<u64>,
+    /// Source addresses: one, or an inclusive range A-B
+    #[arg(long, value_name = "ADDR[-ADDR]")]
+    pub(crate) src: Option<String>,
+    /// Destination addresses
+    #[arg(long, value_name = "ADDR[-ADDR]")]
+    pub(crate) dst: Option<String>,
+    /// Source ports
+    #[arg(long, value_name = "PORT[-PORT]")]
+    pub(crate) sport: Option<String>,
+    /// Destination ports
+    #[arg(long, value_name = "PORT[-PORT]")]
+    pub(crate) dport: Option<String>,
+    /// Source Ethernet address
+    #[arg(long, value_name = "MAC")]
+    pub(crate) src_mac: Option<String>,
+    /// Destination Ethernet address
+    #[arg(long, value_name = "MAC")]
+    pub(crate) dst_mac: Option<String>,
+    /// VLAN tags, the outer one first: ID[:PRIORITY],…
+    #[arg(long, value_name = "ID,…", value_delimiter = ',')]
+    pub(crate) vlan: Vec<String>,
+    /// MPLS labels, the outermost first
+    #[arg(long, value_name = "LABEL,…", value_delimiter = ',')]
+    pub(crate) mpls: Vec<u32>,
+    /// Time to live, or hop limit
+    #[arg(long, value_name = "N")]
+    pub(crate) ttl: Option<u8>,
+    /// Type of service, or traffic class
+    #[arg(long, value_name = "N")]
+    pub(crate) tos: Option<u8>,
+    /// UDP checksums (`on` or `off`)
+    #[arg(long, value_name = "ON|OFF")]
+    pub(crate) checksum: Option<String>,
+}
+
+/// How packets are sent.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "How they are sent")]
+pub(crate) struct SendArgs {
+    /// xdp-live, af-xdp, tx-ring, mmsg, or inject (into a lab) [default: the best one that works]
+    #[arg(long, value_name = "BACKEND")]
+    pub(crate) backend: Option<String>,
+    /// Threads that send, each on a CPU of its own
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub(crate) threads: u32,
+    /// Their CPUs [default: the last ones allowed]
+    #[arg(long, value_name = "CPU,…", value_delimiter = ',')]
+    pub(crate) cpus: Vec<usize>,
+    /// Packets of all threads together
+    #[arg(long, short = 'n', value_name = "N")]
+    pub(crate) count: Option<u64>,
+    /// Time [default: 10s without a count]
+    #[arg(long, value_name = "TIME", value_parser = parse_duration)]
+    pub(crate) time: Option<Duration>,
+    /// Rate of all threads together: 750kpps, 1Gbit (of the frames without FCS), or 1Gbit/wire
+    #[arg(long, value_name = "RATE")]
+    pub(crate) rate: Option<String>,
+    /// End with exit code 1 where the rate was not held to a thousandth
+    #[arg(long)]
+    pub(crate) strict: bool,
+    /// Seed of random fields [default: a new one, which is printed]
+    #[arg(long, value_name = "N")]
+    pub(crate) seed: Option<u64>,
+    /// Leave /sys/kernel/rcu_expedited as it is
+    #[arg(long)]
+    pub(crate) no_expedite: bool,
 }
 
 #[derive(Debug, Args)]

@@ -6,6 +6,7 @@ mod commands;
 mod diagnosis;
 mod doctor;
 mod environment;
+mod generate;
 mod host;
 mod ledger;
 mod pairs;
@@ -30,6 +31,7 @@ fn main() -> ExitCode {
     let done = match Cli::parse().command {
         Command::Path(args) => commands::path::run(&args),
         Command::Ab(args) => commands::ab::run(&args),
+        Command::Gen(args) => commands::generate::run(&args),
         Command::Run(args) => commands::run::run(&args),
         Command::Wire(args) => commands::wire::run(&args),
         Command::Doctor(args) => commands::doctor::run(&args),

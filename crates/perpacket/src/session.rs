@@ -28,8 +28,8 @@ use crate::{doctor, environment, paths};
 /// takes 0.1 ms and not 20 to 30.
 const RCU_EXPEDITED: &str = "/sys/kernel/rcu_expedited";
 
-/// Nice value of the measuring thread.
-const PRIORITY: i32 = -15;
+/// Nice value of threads that measure or send.
+pub(crate) const PRIORITY: i32 = -15;
 
 /// A run in progress.
 pub(crate) struct Session<'a> {
@@ -79,28 +79,16 @@ impl<'a> Session<'a> {
         cells: &[Cell],
         output: &'a OutputArgs,
     ) -> Result<Self> {
-        let (expedited, left_behind) = expedite(scenario, cells)?;
+        let injects =
+            |cell: &Cell| matches!(cell.setting.backend, Some(BackendKind::Inject | BackendKind::XdpLive));
+        let (expedited, left_behind) = expedite(scenario.host.expedite && cells.iter().any(injects))?;
         let counters = CounterSet::open(ground.cpu);
-        let environment = environment::read(ground.cpu);
         let mut capabilities = ground.abilities.as_probes();
         capabilities.extend(counters.as_probes());
-        let started = Timestamp::now();
-        let head = Head {
-            id: recorder::new_id(started, fresh_seed()),
-            started: started.to_string(),
-            program: recorder::program(),
-            command: std::env::args().collect(),
-            scenario: serde_json::to_value(scenario)?,
-            capabilities,
-            variants: cells
-                .iter()
-                .enumerate()
-                .map(|(index, cell)| variant(index, cell, scenario.job))
-                .collect(),
-            seed: Seed(scenario.measurement.seed),
-            extra: record::Extra::new(),
-            environment,
-        };
+        let variants =
+            cells.iter().enumerate().map(|(index, cell)| variant(index, cell, scenario.job)).collect();
+        let scenario_value = serde_json::to_value(scenario)?;
+        let head = head(scenario_value, ground.cpu, capabilities, variants, scenario.measurement.seed);
         if !output.quiet {
             let mut text = report::opening(scenario, &head, ground.cpu, output.verbose)?;
             if output.verbose {
@@ -270,14 +258,35 @@ pub(crate) fn fresh_seed() -> u64 {
     RandomState::new().hash_one("seed") >> 32
 }
 
-/// Puts back what killed runs left, says so, and borrows the setting where packets are injected.
-fn expedite(scenario: &Scenario, cells: &[Cell]) -> Result<(Option<Guard>, CleanReport)> {
-    let injects =
-        |cell: &Cell| matches!(cell.setting.backend, Some(BackendKind::Inject | BackendKind::XdpLive));
+/// The head of a record of a run that starts now and measures on `cpu`.
+pub(crate) fn head(
+    scenario: serde_json::Value,
+    cpu: usize,
+    capabilities: Vec<CapabilityProbe>,
+    variants: Vec<Variant>,
+    seed: u64,
+) -> Head {
+    let started = Timestamp::now();
+    Head {
+        id: recorder::new_id(started, fresh_seed()),
+        started: started.to_string(),
+        program: recorder::program(),
+        command: std::env::args().collect(),
+        scenario,
+        environment: environment::read(cpu),
+        capabilities,
+        variants,
+        seed: Seed(seed),
+        extra: record::Extra::new(),
+    }
+}
+
+/// Puts back what killed runs left, says so, and borrows the setting where it is `wanted`: where packets are injected.
+pub(crate) fn expedite(wanted: bool) -> Result<(Option<Guard>, CleanReport)> {
     if !privilege::full() {
         return Ok((None, CleanReport::default()));
     }
-    if !scenario.host.expedite || !cells.iter().any(injects) {
+    if !wanted {
         // Nothing is borrowed, so the journal is not needed; what a killed run left is put back where that is possible.
         let cleaned = HostSettings::open_default().and_then(|settings| settings.clean());
         return Ok((None, cleaned.unwrap_or_default()));

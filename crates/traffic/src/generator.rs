@@ -25,6 +25,10 @@ pub trait Generator: Send + fmt::Debug {
     /// Which way the packets take.
     fn kind(&self) -> BackendKind;
 
+    /// Moves the pace to begin at a time on `CLOCK_MONOTONIC` in ns: for several senders that are to begin together, once
+    /// all of them are there. To be called before the first packet; without a pace it does nothing.
+    fn start_at(&mut self, start_ns: u64);
+
     /// Sends the next `packets` packets, each when it is due; without a pace, as fast as it can. Returns early, with
     /// fewer, soon after `stop` becomes true, when there is nothing
     /// more to send ([`Self::ended`]), and when the kernel makes no progress ([`crate::Backend::send`]). The pace goes on from one call to the next.

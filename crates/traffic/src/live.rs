@@ -186,6 +186,10 @@ impl Generator for LiveGenerator {
         self.live.kind
     }
 
+    fn start_at(&mut self, start_ns: u64) {
+        self.live.pace = self.live.pace.map(|pace| Pace { start_ns, ..pace });
+    }
+
     /// Offered and confirmed are the packets that the program made. [`Sent::calls`] is of no use for finding interrupted
     /// calls, since waiting makes calls too.
     ///

@@ -20,8 +20,8 @@ use thiserror::Error;
 
 pub use environment::{Device, Emulator, Environment};
 pub use parts::{
-    Calibration, CapabilityProbe, Clock, ComparisonRow, CostRow, End, Head, LedgerPart, Outcome, Program,
-    Summary, Variant, Warning,
+    Calibration, CapabilityProbe, Clock, ComparisonRow, CostRow, End, Generated, GeneratedBy, Head,
+    LedgerPart, Outcome, Program, Summary, Variant, Warning,
 };
 pub use reader::read;
 pub use writer::RecordWriter;

@@ -147,8 +147,53 @@ pub struct Summary {
     pub rows: Vec<CostRow>,
     /// Comparisons of variants.
     pub comparisons: Vec<ComparisonRow>,
+    /// What a generator sent; none for other commands.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub generated: Option<Generated>,
     /// Why measuring stopped: precision reached, time up, look ...
     pub stopped: Option<String>,
+    /// Fields of newer versions.
+    #[serde(flatten)]
+    pub extra: Extra,
+}
+
+/// What a generator sent, and how evenly. Rates follow from packets, bytes and time.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Generated {
+    /// Packets that the backend says were confirmed, of all workers.
+    pub packets: u64,
+    /// Their bytes, without FCS.
+    pub l2_bytes: u64,
+    /// From the start of the first worker to the end of the last one, in ns.
+    pub wall_ns: u64,
+    /// The rate that was asked for, as packets per second.
+    pub asked_pps: Option<f64>,
+    /// Packets that were handed over at once; none without a rate.
+    pub grain: Option<u32>,
+    /// Gaps between packets of one worker, in ns, to within a thousandth, each with its number; none without a rate.
+    pub gaps: Option<Vec<(u64, u64)>>,
+    /// Each worker.
+    pub workers: Vec<GeneratedBy>,
+    /// Fields of newer versions.
+    #[serde(flatten)]
+    pub extra: Extra,
+}
+
+/// What one worker sent.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct GeneratedBy {
+    /// The CPU that it ran on.
+    pub cpu: u32,
+    /// Packets confirmed.
+    pub packets: u64,
+    /// Their bytes, without FCS.
+    pub l2_bytes: u64,
+    /// From its first packet to the end of its last call, in ns.
+    pub wall_ns: u64,
+    /// CPU time of its thread, in ns.
+    pub cpu_ns: u64,
+    /// System calls that sent.
+    pub calls: u64,
     /// Fields of newer versions.
     #[serde(flatten)]
     pub extra: Extra,

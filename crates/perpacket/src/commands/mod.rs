@@ -2,6 +2,7 @@
 
 pub(crate) mod ab;
 pub(crate) mod doctor;
+pub(crate) mod generate;
 pub(crate) mod path;
 pub(crate) mod run;
 pub(crate) mod wire;

@@ -7,8 +7,9 @@ use anyhow::{Context, Result};
 
 use super::{ab, path};
 use crate::cli::RunArgs;
+use crate::generate;
 use crate::report::Outcome;
-use crate::scenario::{Job, Scenario};
+use crate::scenario::{AnyScenario, Job};
 
 /// Reads and runs.
 pub(crate) fn run(args: &RunArgs) -> Result<Outcome> {
@@ -20,9 +21,9 @@ pub(crate) fn run(args: &RunArgs) -> Result<Outcome> {
         fs::read_to_string(&args.file)
     };
     let text = text.with_context(|| format!("read the scenario {name}"))?;
-    let scenario = Scenario::from_toml(&text).with_context(|| format!("read the scenario {name}"))?;
-    match scenario.job {
-        Job::Path => path::measure(&scenario, &args.output),
-        Job::Ab => ab::measure(&scenario, &args.output),
+    match AnyScenario::from_toml(&text).with_context(|| format!("read the scenario {name}"))? {
+        AnyScenario::Measure(scenario) if scenario.job == Job::Path => path::measure(&scenario, &args.output),
+        AnyScenario::Measure(scenario) => ab::measure(&scenario, &args.output),
+        AnyScenario::Generate(scenario) => generate::run(&scenario, &args.output),
     }
 }

@@ -5,12 +5,12 @@
 //! lists the ways that are valid for it.
 
 mod bridge;
-mod ending;
+pub(crate) mod ending;
 mod floor;
 mod forward;
 mod raw_drop;
 mod tc_drop;
-mod topology;
+pub(crate) mod topology;
 mod udp;
 mod udp_noport;
 mod xdp_drop;

@@ -49,14 +49,14 @@ pub(crate) const MAC_IN0: [u8; 6] = [2, 0, 0, 0, 1, 2];
 const MAC_OUT0: [u8; 6] = [2, 0, 0, 0, 2, 1];
 pub(crate) const MAC_F0: [u8; 6] = [2, 0, 0, 0, 2, 2];
 
-const IP_G0: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 1);
+pub(crate) const IP_G0: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 1);
 /// The address of the system under test.
 pub(crate) const IP_IN0: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 2);
 const IP_OUT0: Ipv4Addr = Ipv4Addr::new(198, 18, 1, 1);
 const IP_F0: Ipv4Addr = Ipv4Addr::new(198, 18, 1, 2);
 const IP_BEYOND: Ipv4Addr = Ipv4Addr::new(198, 18, 2, 1);
 
-const IP6_G0: Ipv6Addr = Ipv6Addr::new(0x2001, 2, 0, 0, 0, 0, 0, 1);
+pub(crate) const IP6_G0: Ipv6Addr = Ipv6Addr::new(0x2001, 2, 0, 0, 0, 0, 0, 1);
 const IP6_IN0: Ipv6Addr = Ipv6Addr::new(0x2001, 2, 0, 0, 0, 0, 0, 2);
 const IP6_OUT0: Ipv6Addr = Ipv6Addr::new(0x2001, 2, 0, 1, 0, 0, 0, 1);
 const IP6_F0: Ipv6Addr = Ipv6Addr::new(0x2001, 2, 0, 1, 0, 0, 0, 2);

@@ -1,9 +1,11 @@
 //! From results to text: the only place that prints.
 
+mod audit;
 mod costs;
 mod file;
 mod numbers;
 mod opening;
+mod sent;
 mod tables;
 
 use std::io::{self, ErrorKind, Write};
@@ -13,9 +15,11 @@ use std::process::ExitCode;
 use anyhow::{Context, Result};
 use serde::Serialize;
 
+pub(crate) use audit::{AuditJson, audit_text};
 pub(crate) use costs::{CellResult, cost_table, counters_text};
 pub(crate) use file::OutputFile;
-pub(crate) use opening::{opening, warning_line};
+pub(crate) use opening::{generator_opening, opening, warning_line};
+pub(crate) use sent::{Live, language_text, sending_text, written_text};
 pub(crate) use tables::{comparison_table, ledger_text};
 
 /// How a command ended, and so the process.

@@ -3,25 +3,66 @@
 use anyhow::Result;
 use measure::record::{Head, Warning};
 
+use traffic::BackendKind;
+
+use super::numbers::thousands;
 use crate::cell::Factor;
-use crate::scenario::{Clock, Job, Scenario};
+use crate::scenario::{Clock, Generate, Job, Scenario};
 
 /// A line on the machine and one on the scenario; the whole scenario with `verbose`.
 pub(crate) fn opening(scenario: &Scenario, head: &Head, cpu: usize, verbose: bool) -> Result<String> {
-    let e = &head.environment;
-    let known = |value: &Option<String>| value.clone().unwrap_or_else(|| "?".into());
-    let cores = e.cores.map_or("?".into(), |cores| cores.to_string());
-    let mut text = format!(
-        "perpacket {} on Linux {}, {} ({cores} CPUs), CPU {cpu}\n",
-        head.program.version,
-        known(&e.kernel_release),
-        known(&e.cpu_model)
-    );
-    text += &format!("{}\n", in_a_line(scenario));
+    let mut text = format!("{}{}\n", machine(head, &format!("CPU {cpu}")), in_a_line(scenario));
     if verbose {
         text += &format!("\n{}\n", scenario.to_toml()?);
     }
     Ok(text)
+}
+
+/// The same for the generator.
+pub(crate) fn generator_opening(
+    scenario: &Generate,
+    head: &Head,
+    kind: BackendKind,
+    cpus: &[usize],
+    verbose: bool,
+) -> Result<String> {
+    let numbers: Vec<String> = cpus.iter().map(ToString::to_string).collect();
+    let on = format!("CPU{} {}", if cpus.len() == 1 { "" } else { "s" }, numbers.join(", "));
+    let (packets, send) = (&scenario.packets, &scenario.send);
+    let source = match (&packets.capture, &packets.name) {
+        (Some(file), _) => file.display().to_string(),
+        (None, Some(name)) => name.clone(),
+        (None, None) => "(program)".into(),
+    };
+    let mut line = format!("gen {source} to {} by {kind}", scenario.target());
+    if let Some(count) = send.count {
+        line += &format!(", {} packets", thousands(count));
+    }
+    if let Some(time_s) = send.time_s {
+        line += &format!(", at most {time_s} s");
+    }
+    line += &send.rate.as_ref().map_or(", as fast as it goes".into(), |rate| format!(", {rate}"));
+    if send.threads > 1 {
+        line += &format!(", {} threads", send.threads);
+    }
+    let mut text = format!("{}{line}, seed {}\n", machine(head, &on), packets.seed);
+    if verbose {
+        text += &format!("\n{}\n", scenario.to_toml()?);
+    }
+    Ok(text)
+}
+
+/// A line on the program and the machine.
+fn machine(head: &Head, on: &str) -> String {
+    let e = &head.environment;
+    let known = |value: &Option<String>| value.clone().unwrap_or_else(|| "?".into());
+    let cores = e.cores.map_or("?".into(), |cores| cores.to_string());
+    format!(
+        "perpacket {} on Linux {}, {} ({cores} CPUs), {on}\n",
+        head.program.version,
+        known(&e.kernel_release),
+        known(&e.cpu_model)
+    )
 }
 
 /// A warning in one line: what, the fact, what to do.

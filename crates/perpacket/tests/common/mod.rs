@@ -212,3 +212,9 @@ pub(crate) fn wait_for<T>(what: &str, mut found: impl FnMut() -> Option<T>) -> T
         thread::sleep(Duration::from_millis(2));
     }
 }
+
+/// Says on standard error that a test did not run, and what it needs. Standard output is captured.
+pub(crate) fn skipped(test: &str, needs: &str) {
+    use std::io::Write;
+    drop(std::io::stderr().write_all(format!("SKIPPED (needs {needs}): {test}\n").as_bytes()));
+}

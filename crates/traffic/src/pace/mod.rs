@@ -105,6 +105,14 @@ impl Generator for Paced {
         self.backend.kind()
     }
 
+    fn start_at(&mut self, start_ns: u64) {
+        match self.pacer.as_mut().map(|pacer| &mut pacer.plan) {
+            Some(Plan::Fixed(schedule)) => schedule.start_at(start_ns),
+            Some(Plan::Recorded(_, follow)) => follow.start_at(start_ns),
+            None => {}
+        }
+    }
+
     fn send(&mut self, packets: u64, stop: &AtomicBool) -> Result<Sent, SendError> {
         match &mut self.pacer {
             None => send_unpaced(&mut *self.backend, packets, stop),

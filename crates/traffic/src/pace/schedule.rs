@@ -71,6 +71,11 @@ impl Schedule {
         Self { pace, next: 0, grain: 1, last: None, trial: Trial::default() }
     }
 
+    /// Moves the time that the first packet is due.
+    pub(super) fn start_at(&mut self, start_ns: u64) {
+        self.pace.start_ns = start_ns;
+    }
+
     /// What to do now, if `left` more packets are wanted.
     pub(super) fn step(&self, now_ns: u64, left: u64) -> Step {
         let packets = self.grain.min(left).max(1);
@@ -145,6 +150,11 @@ pub(super) struct Follow {
 impl Follow {
     pub(super) fn new(start_ns: u64, speed: f64) -> Self {
         Self { start_ns, speed, last: None, due_ns: 0 }
+    }
+
+    /// Moves the time that the beginning is due.
+    pub(super) fn start_at(&mut self, start_ns: u64) {
+        self.start_ns = start_ns;
     }
 
     /// What to do now, if the next packet was seen `recorded_ns` after the beginning.

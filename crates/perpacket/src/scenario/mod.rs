@@ -3,16 +3,21 @@
 //! It is printed first, kept in the record, and `perpacket run` takes it back. Nothing that changes a figure is
 //! outside it, but for the machine.
 
+mod generate;
+
 use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
 use std::str::FromStr;
 
 use anyhow::{Context, Result, bail, ensure};
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use traffic::BackendKind;
 
 use crate::cell::{Cell, Factor, PathName, Setting};
 use crate::words::nearest;
+
+pub(crate) use generate::{Generate, JOB, Packets, Send, Target};
 
 /// The form of a scenario that this program writes and reads.
 pub(crate) const SCHEMA: &str = "perpacket.scenario/1";
@@ -146,35 +151,9 @@ pub(crate) struct Compare {
 }
 
 impl Scenario {
-    /// Reads a scenario file. A key that means nothing is an error that names the nearest one that does.
+    /// Reads a scenario file of `path` or `ab`. A key that means nothing is an error that names the nearest one that does.
     pub(crate) fn from_toml(text: &str) -> Result<Self> {
-        ensure!(
-            !text.trim_start().starts_with('{'),
-            "this is JSON, and a scenario is TOML: a record is not a scenario; the option -v of path, ab and run prints \
-             the scenario of a run as TOML"
-        );
-        let table: toml::Table =
-            text.parse().map_err(|error| excerpt(&error)).context("the scenario is no TOML")?;
-        // Before anything is missed: a key with a typing error is both unknown and missing.
-        let known = known_keys();
-        if let Some(path) = keys(&table).into_iter().find(|path| !known.contains(path)) {
-            let key = last_key(&path);
-            if let Some(place) = known.iter().find(|known| last_key(known) == key) {
-                bail!("`{path}`: the key is in another place: `{place}`");
-            }
-            let names: BTreeSet<&str> = known.iter().map(|path| last_key(path)).collect();
-            bail!("`{path}`: {}", nearest("key of a scenario", key, names.iter().copied()));
-        }
-        ensure!(table.contains_key("schema"), "`schema` is missing: write schema = \"{SCHEMA}\" at the top");
-        let scenario: Self = toml::from_str(text)
-            .map_err(|error| excerpt(&error))
-            .context("the scenario does not say what is needed")?;
-        ensure!(
-            scenario.schema == SCHEMA,
-            "the scenario is of the form `{}`; this version reads {SCHEMA}",
-            scenario.schema
-        );
-        scenario.checked()
+        read::<Self>(text, &known_keys())?.checked()
     }
 
     /// The scenario with each path and frame size once, where its numbers mean something.
@@ -249,6 +228,58 @@ impl Scenario {
     }
 }
 
+/// A scenario file of any command.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum AnyScenario {
+    /// Of `path` and `ab`.
+    Measure(Scenario),
+    /// Of `gen`.
+    Generate(Generate),
+}
+
+impl AnyScenario {
+    /// Reads a scenario file.
+    pub(crate) fn from_toml(text: &str) -> Result<Self> {
+        let job =
+            text.parse::<toml::Table>().ok().and_then(|table| table.get("job")?.as_str().map(str::to_owned));
+        match job.as_deref() {
+            Some(generate::JOB) => Generate::from_toml(text).map(Self::Generate),
+            _ => Scenario::from_toml(text).map(Self::Measure),
+        }
+    }
+}
+
+/// Reads a file in which only known keys stand.
+fn read<T: DeserializeOwned>(text: &str, known: &BTreeSet<String>) -> Result<T> {
+    ensure!(
+        !text.trim_start().starts_with('{'),
+        "this is JSON, and a scenario is TOML: a record is not a scenario; the option -v of path, ab, gen and run prints \
+         the scenario of a run as TOML"
+    );
+    let table: toml::Table =
+        text.parse().map_err(|error| excerpt(&error)).context("the scenario is no TOML")?;
+    // Before anything is missed: a key with a typing error is both unknown and missing.
+    if let Some(path) = keys(&table).into_iter().find(|path| !known.contains(path)) {
+        let key = last_key(&path);
+        if let Some(place) = known.iter().find(|known| last_key(known) == key) {
+            bail!("`{path}`: the key is in another place: `{place}`");
+        }
+        let names: BTreeSet<&str> = known.iter().map(|path| last_key(path)).collect();
+        bail!("`{path}`: {}", nearest("key of a scenario", key, names.iter().copied()));
+    }
+    let schema = table
+        .get("schema")
+        .with_context(|| format!("`schema` is missing: write schema = \"{SCHEMA}\" at the top"))?;
+    let scenario = toml::from_str(text)
+        .map_err(|error| excerpt(&error))
+        .context("the scenario does not say what is needed")?;
+    ensure!(
+        schema.as_str() == Some(SCHEMA),
+        "the scenario is of the form {schema}; this version reads {SCHEMA}"
+    );
+    Ok(scenario)
+}
+
 /// Refuses what is no share; also what is no number.
 fn check_share(name: &str, share: f64) -> Result<()> {
     ensure!(
@@ -293,7 +324,12 @@ fn known_keys() -> BTreeSet<String> {
             reload_pairs: Some(1),
         }),
     };
-    toml::Table::try_from(&whole).map(|table| keys(&table)).unwrap_or_default().into_iter().collect()
+    keys_of(&whole)
+}
+
+/// Every key of a scenario that has all of them.
+fn keys_of(whole: &impl Serialize) -> BTreeSet<String> {
+    toml::Table::try_from(whole).map(|table| keys(&table)).unwrap_or_default().into_iter().collect()
 }
 
 /// Every key of a table and of the tables in it, as `measurement.time_s`, in order.

@@ -1,0 +1,336 @@
+//! The generator: packets that a person describes, over any backend, at the rate asked for, and what really left.
+//!
+//! ```text
+//! Source     the program compiled, or the capture file opened
+//!  └ way     the backend: the best that packets, target and host allow
+//!  └ Place   the lab or device, and the counters at both sides of it
+//!  └ Worker  one thread each: a Generator, which sends when packets are due
+//!  └ Sending what was sent, what the kernel counted, the gaps: reported and kept
+//! ```
+
+mod capture;
+mod file;
+mod look;
+mod place;
+mod source;
+mod way;
+mod workers;
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use linux::{clock, cpu};
+use measure::gaps::Gaps;
+use measure::ledger::{Count, Ledger};
+use measure::record::{Extra, Generated, GeneratedBy, Summary, Variant, Warning};
+use traffic::{BackendKind, Pace};
+
+use crate::cli::OutputArgs;
+use crate::host::Abilities;
+use crate::progress::Progress;
+use crate::recorder::{self, Recorder};
+use crate::report::{self, Outcome};
+use crate::scenario::{Generate, Target};
+use crate::stop::{Deadline, Stop};
+use crate::{doctor, environment, session};
+
+use place::{Counted, Place};
+use way::Way;
+use workers::Done;
+
+pub(crate) use look::look;
+pub(crate) use source::read_program;
+
+/// Bytes of an Ethernet header.
+const ETHERNET_BYTES: usize = 14;
+
+/// What was asked for and the packets of it, ready to be sent.
+struct Job<'a> {
+    scenario: &'a Generate,
+    source: source::Source,
+    cpus: Vec<usize>,
+    /// Packets per second of all workers together.
+    pps: Option<f64>,
+    /// Packets of all workers together; none: until the time is up.
+    count: Option<u64>,
+}
+
+/// What was sent, and what the kernel says to it.
+pub(crate) struct Sending {
+    /// How it went out.
+    pub(crate) kind: BackendKind,
+    /// What every worker did, and the sums.
+    pub(crate) generated: Generated,
+    /// The gaps of all workers.
+    pub(crate) gaps: Option<Gaps>,
+    /// Where the packets ended; none where no kernel has seen them.
+    pub(crate) ledger: Option<Ledger>,
+    /// By how many packets the counter of the device differs from what was sent, in a lab, where nobody else sends.
+    pub(crate) disagreement: Option<i64>,
+    /// Packets that were to be sent; none where the time decided.
+    pub(crate) wanted: Option<u64>,
+    /// Whether a signal ended it.
+    pub(crate) interrupted: bool,
+    /// Why workers ended early.
+    pub(crate) failures: Vec<String>,
+}
+
+/// Sends what the scenario says, and reports.
+pub(crate) fn run(scenario: &Generate, output: &OutputArgs) -> Result<Outcome> {
+    if let Target::File(path) = scenario.target() {
+        return file::write(scenario, &path, output);
+    }
+    if scenario.target() == Target::Lab {
+        session::enter_own_network()?;
+    }
+    let stop = Stop::listen()?;
+    let job = Job::prepare(scenario)?;
+    drop(cpu::set_nice(session::PRIORITY));
+    let abilities = Abilities::probe();
+    let way = way::choose(&job, &abilities)?;
+    let kernel_sends = matches!(way.kind, BackendKind::Inject | BackendKind::XdpLive);
+    let (_expedited, left_behind) = session::expedite(scenario.host.expedite && kernel_sends)?;
+
+    let mut recorder = start_record(&job, &way, &abilities, output)?;
+    let mut warnings = doctor::left_behind(&left_behind);
+    warnings.extend(job.source.warnings());
+    warnings.extend(way.fallback.clone());
+    for warning in warnings {
+        if !output.quiet {
+            report::write_stderr(&report::warning_line(&warning));
+        }
+        recorder.warning(warning)?;
+    }
+    let steal = environment::steal_ticks();
+    let outcome = send(&job, &way, &abilities, &stop, output).and_then(|sending| {
+        if let Some(book) = &sending.ledger {
+            recorder.ledger(book)?;
+        }
+        recorder.summary(Summary { generated: Some(sending.generated.clone()), ..Summary::default() })?;
+        if report::prints_text(output.json.as_deref()) {
+            report::write_stdout(&report::sending_text(&sending, output.verbose))?;
+        }
+        Ok(judge(&sending, scenario.send.strict))
+    });
+    finish(recorder, outcome, &stop, steal, output)
+}
+
+/// Ends the record, and says where it is.
+fn finish(
+    recorder: Recorder,
+    outcome: Result<Outcome>,
+    stop: &Stop,
+    steal: Option<u64>,
+    output: &OutputArgs,
+) -> Result<Outcome> {
+    let steal = steal.zip(environment::steal_ticks()).and_then(|(before, after)| after.checked_sub(before));
+    let end = recorder::end(&outcome, stop.asked(), steal);
+    match outcome {
+        Ok(outcome) => {
+            if let Some(path) = recorder.end(end)?
+                && !output.quiet
+            {
+                report::write_stderr(&format!("record: {}\n", path.display()));
+            }
+            Ok(outcome)
+        }
+        Err(error) => {
+            drop(recorder.end(end)); // the first error is the one that is told
+            Err(error)
+        }
+    }
+}
+
+impl<'a> Job<'a> {
+    /// Compiles or opens what is sent, and settles how many packets each worker has and how fast.
+    fn prepare(scenario: &'a Generate) -> Result<Self> {
+        let source = source::Source::open(scenario)?;
+        let allowed = cpu::allowed()?;
+        let threads = scenario.send.threads as usize;
+        let cpus = match &scenario.send.cpus[..] {
+            // The last CPUs: the first ones take most of the interrupts.
+            [] => (0..threads).map(|number| allowed[allowed.len() - 1 - number % allowed.len()]).collect(),
+            named => named.to_vec(),
+        };
+        if let Some(other) = cpus.iter().find(|cpu| !allowed.contains(cpu)) {
+            anyhow::bail!("CPU {other} is not allowed to this process; allowed: {allowed:?}");
+        }
+        let pps = scenario.rate()?.map(|rate| rate.pps(source.mean_l2_bytes()));
+        let by_time =
+            pps.zip(scenario.send.time_s).map(|(pps, seconds)| (pps * seconds).round().max(1.0) as u64);
+        let count = [scenario.send.count, by_time, source.count()].into_iter().flatten().min();
+        let shortest = source.shortest_l2_bytes();
+        ensure!(
+            shortest >= ETHERNET_BYTES || matches!(scenario.target(), Target::File(_)),
+            "packets of {shortest} bytes have no Ethernet header ({ETHERNET_BYTES} bytes), and no device takes them"
+        );
+        Ok(Self { scenario, source, cpus, pps, count })
+    }
+
+    /// When packets are due, those of all workers together, where a rate was asked for.
+    fn pace(&self) -> Option<Pace> {
+        Some(Pace { start_ns: 0, interval_ns: 1e9 / self.pps? })
+    }
+
+    /// Packets of worker number `worker` of `workers`.
+    fn share(&self, worker: usize, workers: usize) -> Option<u64> {
+        let (count, worker, workers) = (self.count?, worker as u64, workers as u64);
+        Some(count / workers + u64::from(worker < count % workers))
+    }
+}
+
+/// Builds the place, opens the workers, lets them send, and counts.
+fn send(
+    job: &Job<'_>,
+    way: &Way,
+    abilities: &Abilities,
+    stop: &Stop,
+    output: &OutputArgs,
+) -> Result<Sending> {
+    let target = job.scenario.target();
+    let longest = job.source.longest_l2_bytes();
+    let mut place = match &target {
+        Target::Lab => {
+            // One for each CPU: a veth gives what a CPU sends to the queue of its number.
+            let queues = cpu::allowed()?.last().map_or(1, |last| last + 1).max(job.cpus.len()) as u32;
+            Some(Place::lab(way.kind, longest, queues, abilities.lacking(BackendKind::XdpLive).is_none())?)
+        }
+        Target::Device(name) => Some(Place::device(name, way.kind, longest)?),
+        Target::Memory | Target::File(_) => None,
+    };
+    let workers = way::open_workers(job, way, place.as_ref())?;
+    ensure!(!workers.is_empty(), "the program has no packet for any of the {} threads", job.cpus.len());
+    let deadline = job.scenario.send.time_s.filter(|_| job.pps.is_none()).map(Duration::from_secs_f64);
+    let deadline = deadline.map(Deadline::after);
+    let mut progress = Progress::new(output);
+    let start = clock::monotonic_ns();
+    let mut live = report::Live::new(job.pps, job.source.mean_l2_bytes());
+    let (netns, mut meter) = match &mut place {
+        Some(place) => (place.home.netns(), Some(&mut place.meter)),
+        None => (None, None),
+    };
+    let done = workers::run(workers, netns, |confirmed| {
+        let seconds = (clock::monotonic_ns() - start) as f64 / 1e9;
+        let share = match (deadline, job.count) {
+            (_, Some(count)) => confirmed as f64 / count as f64,
+            (Some(deadline), None) => deadline.share(),
+            (None, None) => 0.0,
+        };
+        if let Some(line) = live.line(seconds, confirmed, || Some(meter.as_mut()?.counted().ok()?.dropped)) {
+            progress.show(share, &line);
+        }
+        stop.asked() || deadline.is_some_and(|deadline| deadline.passed())
+    })?;
+    progress.clear();
+    let counted = place.as_mut().map(|place| place.meter.counted()).transpose()?;
+    let interrupted = stop.asked();
+    Ok(Sending { interrupted, ..Sending::new(job, way, done, place.zip(counted)) })
+}
+
+impl Sending {
+    fn new(job: &Job<'_>, way: &Way, done: Vec<Done>, counted: Option<(Place, Counted)>) -> Self {
+        let packets = done.iter().map(|done| done.sent.confirmed).sum();
+        let gaps = done.iter().filter_map(|done| done.gaps.as_ref()).fold(None::<Gaps>, |sum, gaps| {
+            let mut sum = sum.unwrap_or_default();
+            sum.add(gaps);
+            Some(sum)
+        });
+        let workers: Vec<GeneratedBy> = done
+            .iter()
+            .enumerate()
+            .map(|(number, done)| GeneratedBy {
+                cpu: u32::try_from(done.cpu).unwrap_or(u32::MAX),
+                packets: done.sent.confirmed,
+                l2_bytes: job.source.l2_bytes(number, done.sent.confirmed),
+                wall_ns: done.wall_ns,
+                cpu_ns: done.cpu_ns,
+                calls: u64::from(done.sent.calls),
+                extra: Extra::new(),
+            })
+            .collect();
+        let generated = Generated {
+            packets,
+            l2_bytes: workers.iter().map(|worker| worker.l2_bytes).sum(),
+            wall_ns: workers.iter().map(|worker| worker.wall_ns).max().unwrap_or(0),
+            asked_pps: job.pps,
+            grain: done.iter().filter_map(|done| done.grain).max(),
+            gaps: gaps.as_ref().map(|gaps| gaps.values().collect()),
+            workers,
+            extra: Extra::new(),
+        };
+        let sent = Count { packets, seen_by: way.seen_by().into() };
+        Self {
+            kind: way.kind,
+            generated,
+            gaps,
+            ledger: counted
+                .as_ref()
+                .map(|(place, counted)| counted.ledger(sent, &place.name, job.source.frame_bytes())),
+            disagreement: counted.as_ref().and_then(|(_, counted)| counted.disagreement(packets)),
+            wanted: job.count,
+            interrupted: false,
+            failures: done.iter().filter_map(|done| done.error.as_ref()).map(report::chain).collect(),
+        }
+    }
+
+    /// Achieved rate against the one that was asked for, as a share: 0 is exact. None without a rate.
+    pub(crate) fn rate_error(&self) -> Option<f64> {
+        let asked = self.generated.asked_pps?;
+        let achieved = self.generated.packets as f64 / (self.generated.wall_ns as f64 / 1e9);
+        Some(achieved / asked - 1.0)
+    }
+
+    /// Whether the rate that was asked for was held, to a thousandth or to a packet.
+    pub(crate) fn rate_held(&self) -> bool {
+        let one_packet = 1.5 / self.generated.packets.max(1) as f64;
+        self.rate_error().is_none_or(|error| error.abs() <= one_packet.max(0.001))
+    }
+}
+
+/// Good when all that was asked for was sent, and every packet of it is accounted for.
+fn judge(sending: &Sending, strict: bool) -> Outcome {
+    let closes = sending.ledger.as_ref().is_none_or(|book| book.closes() && book.dropped_packets() == 0)
+        && sending.disagreement.is_none();
+    let sent = sending.generated.packets;
+    let whole = sending.failures.is_empty()
+        && (sending.interrupted || sending.wanted.is_none_or(|wanted| sent == wanted));
+    if closes && whole && (sending.rate_held() || !strict) { Outcome::Good } else { Outcome::No }
+}
+
+/// Starts the record, and says what is going to happen.
+fn start_record(job: &Job<'_>, way: &Way, abilities: &Abilities, output: &OutputArgs) -> Result<Recorder> {
+    let scenario = job.scenario;
+    let mut settings = BTreeMap::from([("threads".to_owned(), scenario.send.threads.to_string())]);
+    settings.extend(scenario.send.rate.clone().map(|rate| ("rate".to_owned(), rate)));
+    let variant = Variant {
+        name: "gen".into(),
+        path: "gen".into(),
+        frame_bytes: job.source.frame_bytes(),
+        backend: Some(way.kind.to_string()),
+        settings,
+        ..Variant::default()
+    };
+    let head = session::head(
+        serde_json::to_value(scenario)?,
+        job.cpus[0],
+        abilities.as_probes(),
+        vec![variant],
+        scenario.packets.seed,
+    );
+    if !output.quiet {
+        report::write_stderr(&report::generator_opening(
+            scenario,
+            &head,
+            way.kind,
+            &job.cpus,
+            output.verbose,
+        )?);
+    }
+    Recorder::start(head, output)
+}
+
+/// A warning that is told and kept.
+fn warning(what: &str, fact: String, next_step: &str) -> Warning {
+    Warning { what: what.into(), fact, next_step: next_step.into(), ..Warning::default() }
+}
