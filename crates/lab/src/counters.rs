@@ -26,6 +26,8 @@ pub enum Place {
     Protocol,
     /// The kernel's counters of a device.
     Link(String),
+    /// The queueing discipline that was installed for all that a device sends. What waits in it counts as `queued`.
+    Qdisc(String),
     /// The counters of a device's driver (`ethtool -S`).
     Driver(String),
     /// A named packet-filter counter: family, table, counter.
@@ -55,6 +57,7 @@ impl fmt::Display for Key {
         match &self.place {
             Place::Protocol => write!(f, "{}", self.name),
             Place::Link(device) => write!(f, "link {device}: {}", self.name),
+            Place::Qdisc(device) => write!(f, "queueing discipline of {device}: {}", self.name),
             Place::Driver(device) => write!(f, "driver of {device}: {}", self.name),
             Place::Rule(counter) => write!(f, "rule counter {counter}: {}", self.name),
             Place::Softnet(cpu) => write!(f, "CPU {cpu} (whole host): {}", self.name),
@@ -92,6 +95,7 @@ pub fn diff(before: &Snapshot, after: &Snapshot) -> BTreeMap<Key, i64> {
         let by = match key.place {
             // Counters of 32 bits that wrap.
             Place::Softnet(_) => i64::from((value as u32).wrapping_sub(*old as u32)),
+            Place::Qdisc(_) if key.name == "drops" => i64::from((value as u32).wrapping_sub(*old as u32)),
             _ => value.wrapping_sub(*old).cast_signed(),
         };
         (by != 0).then(|| (key.clone(), by))
@@ -198,6 +202,15 @@ impl Reader {
             let place = Place::Link(device.name.clone());
             let stats = self.route.link_stats(device.ifindex)?;
             stats.fields().for_each(|(name, value)| snapshot.put(&place, name, value));
+            if let Some(stats) = self.route.root_qdisc_stats(device.ifindex).ok().flatten() {
+                let place = Place::Qdisc(device.name.clone());
+                let counted = [
+                    ("packets", stats.packets),
+                    ("drops", stats.drops.into()),
+                    ("queued", stats.queued.into()),
+                ];
+                counted.into_iter().for_each(|(name, value)| snapshot.put(&place, name, value));
+            }
             if !names.is_empty() {
                 let place = Place::Driver(device.name.clone());
                 let values = self.ethtool.statistic_values(&device.name, names.len())?;

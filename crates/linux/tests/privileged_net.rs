@@ -114,6 +114,31 @@ fn namespaces_are_apart_and_have_numbers() {
 }
 
 #[test]
+fn a_queueing_discipline_is_installed_and_counts() {
+    if !test_may_run("a_queueing_discipline_is_installed_and_counts") {
+        return;
+    }
+    let mut pair = Pair::new();
+    assert_eq!(pair.in_a.root_qdisc_stats(pair.va).unwrap().unwrap().kind, "noqueue");
+    pair.in_a.set_root_qdisc(pair.va, "pfifo").unwrap();
+    pair.send(10);
+    let stats = pair.in_a.root_qdisc_stats(pair.va).unwrap().unwrap();
+    assert_eq!((stats.kind.as_str(), stats.packets, stats.drops, stats.queued), ("pfifo", 10, 0, 0));
+    let error = pair.in_b.set_root_qdisc(pair.vb, "no_such").unwrap_err();
+    assert_eq!(error.errno(), Some(libc::ENOENT));
+    assert!(error.to_string().contains("CONFIG_NET_SCH_NO_SUCH"), "{error}");
+    // It drops all that it gets, and the sender is not told.
+    pair.in_b.set_root_qdisc(pair.vb, "blackhole").unwrap();
+    pair.b
+        .run(|| {
+            UdpSocket::bind(SocketAddr::new(ADDRESS_B, 0)).unwrap().send_to(&[0; 18], (ADDRESS_A, 9)).unwrap()
+        })
+        .unwrap();
+    let stats = pair.in_b.root_qdisc_stats(pair.vb).unwrap().unwrap();
+    assert_eq!((stats.packets, stats.drops), (0, 1));
+}
+
+#[test]
 fn a_veth_pair_is_made_as_asked() {
     if !test_may_run("a_veth_pair_is_made_as_asked") {
         return;

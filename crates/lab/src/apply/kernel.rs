@@ -124,6 +124,10 @@ fn configure(step: &Step, spaces: &mut Spaces<Space>) -> Result<(), SyscallError
             let index = index(route, device)?;
             route.set_up(index)
         }
+        Step::Qdisc { device, kind, .. } => {
+            let index = index(route, device)?;
+            route.set_root_qdisc(index, kind)
+        }
         Step::Neighbour { device, address, mac, .. } => {
             let index = index(route, device)?;
             route.add_neighbour(index, *address, *mac)

@@ -122,6 +122,17 @@ impl LabError {
         let next = next_step(&cause);
         Self::Step { step: step.to_string(), cause, next }
     }
+
+    /// The same for a step of the plan, which may know better what to do.
+    fn of(step: &Step, cause: SyscallError) -> Self {
+        let mut error = Self::step(step, cause);
+        if let (Step::Qdisc { .. }, Self::Step { cause, next, .. }) = (step, &mut error)
+            && cause.errno().map(rustix::io::Errno::from_raw_os_error) != Some(rustix::io::Errno::PERM)
+        {
+            *next = "Name another kind: pfifo_fast is wherever CONFIG_NET_SCHED is.";
+        }
+        error
+    }
 }
 
 /// What to do about the kernel's answer.
@@ -246,7 +257,7 @@ fn carry_out<H: Host>(
             }),
             other => host.perform(other, spaces),
         };
-        devices.extend(done.map_err(|cause| LabError::step(step, cause))?);
+        devices.extend(done.map_err(|cause| LabError::of(step, cause))?);
     }
     wait_until_ready(host, &switched_on(plan, &devices), spaces)?;
     Ok(devices)
@@ -299,6 +310,7 @@ mod tests {
         plan.veth(Port::new("sys", "s1"), Port::new("far", "f0"));
         plan.address("sys", "s0", "198.18.0.2".parse().unwrap(), 24).forwarding("sys");
         let chain = Chain::at("pre", Hook::Prerouting, -300).rule(Rule::count_and_drop());
+        plan.qdisc("gen", "g0", "pfifo");
         plan.table("sys", Table::new(Family::Ip, "t").chain(chain));
         plan
     }

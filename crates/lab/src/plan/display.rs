@@ -35,6 +35,7 @@ impl fmt::Display for Step {
                 write!(f, "in {role}, give {device} the address {address}/{prefix_bits}")
             }
             Self::Up { role, device } => write!(f, "in {role}, switch on {device}"),
+            Self::Qdisc { role, device, kind } => write!(f, "in {role}, queue what {device} sends by {kind}"),
             Self::Neighbour { role, device, address, mac } => {
                 write!(f, "in {role}, say that {address} is {} at {device}", mac_text(*mac))
             }
@@ -117,6 +118,8 @@ mod tests {
             "in sys, filter packets: table ip t; chain pre at prerouting, priority -300: ip saddr 198.19.255.254 drop, \
              … (51 rules), counter drop"
         );
+        let step = Step::Qdisc { role: "gen".to_owned(), device: "g0".to_owned(), kind: "pfifo".to_owned() };
+        assert_eq!(step.to_string(), "in gen, queue what g0 sends by pfifo");
         let step = Step::Veth {
             a: Port::new("gen", "g0").mac([2, 0, 0, 0, 0, 1]).queues(4),
             b: Port::new("sys", "s0").mtu_bytes(9000),

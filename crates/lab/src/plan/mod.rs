@@ -316,6 +316,11 @@ impl Plan {
         self.push(Step::Offload { role: role.to_owned(), device: device.to_owned(), offload, on })
     }
 
+    /// A queueing discipline of this kind, with its default parameters, for all that a device sends.
+    pub fn qdisc(&mut self, role: &str, device: &str, kind: &str) -> &mut Self {
+        self.push(Step::Qdisc { role: role.to_owned(), device: device.to_owned(), kind: kind.to_owned() })
+    }
+
     /// A packet-filter table.
     pub fn table(&mut self, role: &str, table: Table) -> &mut Self {
         self.push(Step::Table { role: role.to_owned(), table })
@@ -394,11 +399,13 @@ mod tests {
         let mut plan = Plan::new();
         plan.address("sys", "s0", IpAddr::V4(Ipv4Addr::LOCALHOST), 24).namespace("sys").namespace("gen");
         plan.veth(Port::new("gen", "g0"), Port::new("sys", "s0")).rps_mask("sys", "2");
+        plan.qdisc("gen", "g0", "pfifo");
         plan.check().unwrap();
         let lines: Vec<String> = plan.to_string().lines().map(str::to_owned).collect();
         let at = |text: &str| lines.iter().position(|line| line.contains(text)).unwrap();
         assert!(at("namespace sys") < at("rps_default_mask"));
         assert!(at("rps_default_mask") < at("veth"));
+        assert!(at("switch on g0") < at("sends by pfifo"));
         assert!(at("veth") < at("127.0.0.1") && at("127.0.0.1") < at("switch on s0"));
     }
 
@@ -410,6 +417,9 @@ mod tests {
         assert!(matches!(&error, PlanError::NoDevice { device, .. } if device == "s1"), "{error}");
         assert!(error.to_string().contains("127.0.0.1/24"), "{error}");
 
+        let mut plan = small();
+        plan.qdisc("gen", "s0", "pfifo");
+        assert!(matches!(plan.check(), Err(PlanError::NoDevice { role, .. }) if role == "gen"));
         let mut plan = small();
         plan.forwarding("far");
         assert!(matches!(plan.check(), Err(PlanError::NoNamespace { role, .. }) if role == "far"));

@@ -37,6 +37,8 @@ pub enum Step {
     Up { role: String, device: String },
     /// Write a setting once there are devices.
     LateSetting { role: String, name: String, value: String },
+    /// Install a queueing discipline for all that a device sends.
+    Qdisc { role: String, device: String, kind: String },
     /// Add a neighbour.
     Neighbour { role: String, device: String, address: IpAddr, mac: [u8; 6] },
     /// Tell a bridge where a station is.
@@ -60,10 +62,11 @@ impl Step {
             Self::Address { .. } => 6,
             Self::LateSetting { .. } => 7,
             Self::Up { .. } => 8,
-            Self::Neighbour { .. } => 9,
-            Self::Station { .. } => 10,
-            Self::Route { .. } => 11,
-            Self::Table { .. } => 12,
+            Self::Qdisc { .. } => 9,
+            Self::Neighbour { .. } => 10,
+            Self::Station { .. } => 11,
+            Self::Route { .. } => 12,
+            Self::Table { .. } => 13,
         }
     }
 
@@ -79,6 +82,7 @@ impl Step {
             | Self::Offload { role, .. }
             | Self::Address { role, .. }
             | Self::Up { role, .. }
+            | Self::Qdisc { role, .. }
             | Self::LateSetting { role, .. }
             | Self::Neighbour { role, .. }
             | Self::Station { role, .. }
@@ -105,6 +109,7 @@ impl Step {
             Self::Offload { role, device, .. }
             | Self::Address { role, device, .. }
             | Self::Up { role, device }
+            | Self::Qdisc { role, device, .. }
             | Self::Neighbour { role, device, .. }
             | Self::Station { role, device, .. }
             | Self::Route { role, device, .. } => vec![(role, device)],

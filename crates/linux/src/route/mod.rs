@@ -1,4 +1,5 @@
-//! Links, addresses, routes and neighbours over NETLINK_ROUTE: what `ip` and `bridge` do, as calls.
+//! Links, addresses, routes, neighbours and queueing disciplines over NETLINK_ROUTE: what `ip`, `bridge` and `tc` do, as
+//! calls.
 //!
 //! Requests are typed messages (`netlink-packet-route`). Answers are read attribute by attribute here: a
 //! typed reader gives up on a whole message when one attribute is not as it expects, and then a device would
@@ -6,6 +7,7 @@
 
 mod link;
 pub(crate) mod netlink;
+mod qdisc;
 
 use std::io;
 use std::net::IpAddr;
@@ -27,6 +29,7 @@ use crate::SyscallError;
 use netlink::{Channel, Request, Until, attributes, u32_at};
 
 pub use link::{Link, LinkStats, VethEnd, XdpMode};
+pub use qdisc::QdiscStats;
 
 const RTM_NEWLINK: u16 = 16;
 const RTM_NEWROUTE: u16 = 24;
