@@ -42,6 +42,12 @@ pub trait Backend: Send + fmt::Debug {
     /// # Errors
     /// [`SendError::Stalled`] when some are still open after a second without progress.
     fn flush(&mut self) -> Result<Sent, SendError>;
+
+    /// CPU time in ns that threads of this backend other than the calling one have used for it so far: what a clock of the
+    /// calling thread does not see. Only differences mean something. A backend that wraps another one passes it on.
+    fn other_threads_cpu_ns(&self) -> u64 {
+        0
+    }
 }
 
 /// What became of frames, in one call or in several: results of calls are added.
@@ -114,6 +120,14 @@ impl SendError {
     pub(crate) fn after(mut self, earlier: Sent) -> Self {
         let (Self::Syscall { sent, .. } | Self::Stalled { sent, .. }) = &mut self;
         *sent += earlier;
+        self
+    }
+
+    /// The same error of a call that had sent something else, such as one that others had a part in.
+    pub(crate) fn having_sent(mut self, all: Sent) -> Self {
+        match &mut self {
+            Self::Syscall { sent, .. } | Self::Stalled { sent, .. } => *sent = all,
+        }
         self
     }
 }

@@ -6,7 +6,8 @@
 //!
 //! What this crate does not do: it makes no devices or namespaces, it does not know what is in a frame (frames are
 //! [`Frames`], given or written by a closure), and it takes no times. A backend sends as fast as it can in the calling
-//! thread, which must be in the network namespace in which the backend was made; [`Paced`] makes it keep a rate.
+//! thread, which must be in the network namespace in which the backend was made; [`Paced`] makes it keep a rate, and
+//! [`Threads`] adds others to it.
 //!
 //! What the ways cost differs by a factor of ten. Over a veth pair whose peer drops in XDP, beside other work on a
 //! two-core virtual machine (kernel 6.18), a frame of 60 bytes took, in CPU time of the sender, with trafgen 0.6.8 and
@@ -22,6 +23,7 @@
 //! | `ability` | what this host can do, and what is lacking |
 //! | `live` | what sends at a rate from inside the kernel |
 //! | `inject`, `af_xdp`, `tx_ring`, `mmsg`, `memory` | the backends |
+//! | `threads` | several backends as one, each on a thread and a CPU of its own |
 //! | [`programs`] | the eBPF programs that make frames, and those that count and end them |
 //! | [`capture`] | capture files, read and written as a stream |
 //! | `sink` | what a counting program counted |
@@ -53,6 +55,7 @@ mod mmsg;
 mod pace;
 pub mod programs;
 mod sink;
+mod threads;
 mod tx_ring;
 
 pub use ability::{Ability, Lack, probe};
@@ -68,4 +71,5 @@ pub use memory::Memory;
 pub use mmsg::{Mmsg, MmsgSpec};
 pub use pace::{Paced, Recorded, Timeline, Timing, recording};
 pub use sink::ProgramSink;
+pub use threads::Threads;
 pub use tx_ring::{TxRingBackend, TxRingSpec};
