@@ -38,6 +38,8 @@ impl Cell {
             Factor::Backend => setting.backend = Some(parse_backend(value)?),
             Factor::Gro => setting.gro = parse_switch("gro", value)?,
             Factor::Rps => setting.rps = value.into(),
+            Factor::Qdisc => setting.qdisc = value.into(),
+            Factor::Threads => setting.threads = number("threads", value)?,
             Factor::Spin => setting.spin = number("spin", value)?,
         }
         cell.setting.check()?;
@@ -64,11 +66,35 @@ pub(crate) struct Setting {
     pub(crate) rps: String,
     /// Steps of work added to every frame, very roughly 0.5 to 1 ns each.
     pub(crate) spin: u32,
+    /// Kind of the queueing discipline of the sender's device; [`NO_QDISC`] means that it is bypassed.
+    pub(crate) qdisc: String,
+    /// Threads that send together, each on a CPU of its own. The measuring one is the first.
+    pub(crate) threads: u32,
+    /// Their CPUs, settled with the way in where there is more than one thread. The measuring one's is the first.
+    #[serde(skip)]
+    pub(crate) cpus: Vec<usize>,
 }
+
+/// No queueing discipline: packet sockets bypass it.
+pub(crate) const NO_QDISC: &str = "none";
+
+/// The most threads.
+const MAX_THREADS: u32 = 256;
 
 impl Default for Setting {
     fn default() -> Self {
-        Self { backend: None, flows: 1, rules: 0, batch: 64, gro: false, rps: "0".into(), spin: 0 }
+        Self {
+            backend: None,
+            flows: 1,
+            rules: 0,
+            batch: 64,
+            gro: false,
+            rps: "0".into(),
+            spin: 0,
+            qdisc: NO_QDISC.into(),
+            threads: 1,
+            cpus: Vec::new(),
+        }
     }
 }
 
@@ -85,7 +111,33 @@ impl Setting {
         ensure!(self.rules <= 10_000, "rules = {}: at most 10,000 are built", self.rules);
         ensure!(self.spin <= MAX_SPIN, "spin = {}: at most {MAX_SPIN} steps a frame", self.spin);
         self.rps_mask()?;
+        ensure!(
+            (1..=MAX_THREADS).contains(&self.threads),
+            "threads = {}: 1 to {MAX_THREADS} threads can send",
+            self.threads
+        );
+        let name_like =
+            |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"_-".contains(&byte);
+        // IFNAMSIZ of the kernel, with the zero at the end (net/sched/sch_api.c, 6.18).
+        ensure!(
+            (1..=15).contains(&self.qdisc.len()) && self.qdisc.bytes().all(name_like),
+            "qdisc = {}: none, or the name of a kind is needed, for example pfifo_fast",
+            self.qdisc
+        );
         Ok(())
+    }
+
+    /// Whether a queueing discipline is on the way.
+    pub(crate) fn has_qdisc(&self) -> bool {
+        self.qdisc != NO_QDISC
+    }
+
+    /// Queues that each end of the sender's veth pair needs: one for every thread, and so many that its driver, which goes by
+    /// the number of the CPU, finds another one for each (drivers/net/veth.c, veth_select_rxq, 6.18). None where one thread
+    /// sends: then there is one.
+    pub(crate) fn queues(&self) -> Option<u32> {
+        let highest = self.cpus.iter().max().map_or(0, |&cpu| cpu as u32 + 1);
+        (self.threads > 1).then(|| highest.max(self.threads))
     }
 
     /// What differs from what is measured where nothing is asked for, by its key.
@@ -99,6 +151,8 @@ impl Setting {
                 ("gro", setting.gro.to_string()),
                 ("rps", setting.rps.clone()),
                 ("spin", setting.spin.to_string()),
+                ("qdisc", setting.qdisc.clone()),
+                ("threads", setting.threads.to_string()),
             ]
         };
         let pairs = all(self).into_iter().zip(all(&Self::default()));
@@ -208,11 +262,19 @@ pub(crate) enum Factor {
     Gro,
     Rps,
     Spin,
+    /// How it queues, and whether that costs. The work of the kinds that hand a packet on at once is done by the thread that
+    /// sends it, in the same call (`__dev_xmit_skb`, `qdisc_run`) or in a softirq on top of it (after 64 packets in a row,
+    /// `net.core.dev_weight`; net/core/dev.c, net/sched/sch_generic.c, 6.18). Where several threads send, one of them takes
+    /// packets of another out, which is in their common clock. What `ksoftirqd` takes over is recorded as always. A kind
+    /// that holds packets back lets them go by a timer, in nobody's time: those need the clock `machine`.
+    Qdisc,
+    /// How many send at once. The cost is the CPU time of all of them for each packet; wall time is in the record.
+    Threads,
 }
 
 impl Factor {
     /// The factors that `--vary` takes.
-    const VARIED: [(&'static str, Self); 8] = [
+    const VARIED: [(&'static str, Self); 10] = [
         ("rules", Self::Rules),
         ("frame", Self::Frame),
         ("flows", Self::Flows),
@@ -221,6 +283,8 @@ impl Factor {
         ("gro", Self::Gro),
         ("rps", Self::Rps),
         ("spin", Self::Spin),
+        ("qdisc", Self::Qdisc),
+        ("threads", Self::Threads),
     ];
 
     /// The key of `--vary`.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
 
-use crate::cell::parse_flows;
+use crate::cell::{NO_QDISC, parse_flows};
 use crate::scenario::TIME_S;
 
 /// What does one packet cost on this path, and did my change make it cheaper?
@@ -63,7 +63,7 @@ pub(crate) struct AbArgs {
     /// Paths to compare on
     #[arg(value_name = "PATH", required = true)]
     pub(crate) paths: Vec<String>,
-    /// What differs: rules, frame, flows, batch, backend, gro, rps or spin, and its two values.
+    /// What differs: rules, frame, flows, batch, backend, gro, rps, spin, qdisc or threads, and its two values.
     /// Without it A and B are the same, which shows the noise that is left (A/A)
     #[arg(long, value_name = "KEY=A,B", conflicts_with_all = ["a", "b"])]
     pub(crate) vary: Option<String>,
@@ -297,6 +297,13 @@ pub(crate) struct SettingArgs {
     /// it. Any number above 0 takes another program, with two locked exchanges (about 50 ns more)
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub(crate) spin: u32,
+    /// Queueing discipline of the sender's device, by its kind (noqueue, pfifo, pfifo_fast, fq, …), with
+    /// default parameters; none bypasses it. With mmsg and tx-ring only: the other ways in never meet it
+    #[arg(long, value_name = "KIND", default_value = NO_QDISC)]
+    pub(crate) qdisc: String,
+    /// Threads that send at once, each on a CPU of its own; the cost is the CPU time of all of them
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub(crate) threads: u32,
 }
 
 /// How slices are cut.

@@ -5,7 +5,7 @@ use anyhow::{Context, Result, bail, ensure};
 use measure::record::CapabilityProbe;
 use traffic::{Ability, BackendKind};
 
-use crate::cell::{Cell, Factor, Setting};
+use crate::cell::{Cell, Factor, PathName, Setting};
 use crate::environment;
 use crate::paths::{self, Ends};
 use crate::scenario::{Clock, FRAME_BYTES};
@@ -16,12 +16,49 @@ pub(crate) struct Abilities {
     ways: Vec<Ability>,
     /// Whether time in softirqs is in no thread's time; none where the kernel does not say.
     irq_time_accounting: Option<bool>,
+    /// CPUs to send from, the measuring one first.
+    cpus: Vec<usize>,
 }
+
+/// Queueing disciplines that, with their default parameters, hand on every packet that they keep as soon as the device takes
+/// it (net/sched/sch_*.c, 6.18): all their work is the sending thread's. `fq` holds back only packets of sockets that
+/// have a pacing rate, which a packet socket has not unless it is given one.
+const HAND_ON_AT_ONCE: [&str; 16] = [
+    "noqueue",
+    "pfifo",
+    "bfifo",
+    "pfifo_head_drop",
+    "pfifo_fast",
+    "mq",
+    "prio",
+    "sfq",
+    "fq",
+    "fq_codel",
+    "codel",
+    "pie",
+    "fq_pie",
+    "cake",
+    "hhf",
+    "blackhole",
+];
 
 impl Abilities {
     /// Tries each way in as far as that is possible without a device.
     pub(crate) fn probe() -> Self {
-        Self { ways: traffic::probe(), irq_time_accounting: environment::irq_time_accounting() }
+        Self {
+            ways: traffic::probe(),
+            irq_time_accounting: environment::irq_time_accounting(),
+            cpus: Vec::new(),
+        }
+    }
+
+    /// The same, with the CPUs that may send: the measuring one, and the others that this process may use, from the highest
+    /// down.
+    #[must_use]
+    pub(crate) fn sending_from(mut self, measuring: usize, allowed: &[usize]) -> Self {
+        let others = allowed.iter().rev().copied().filter(|&cpu| cpu != measuring);
+        self.cpus = std::iter::once(measuring).chain(others).collect();
+        self
     }
 
     /// Why a way in is not there; none where it is.
@@ -64,6 +101,7 @@ impl Abilities {
         };
         let mut resolved = cell.clone();
         resolved.setting.backend = Some(kind);
+        resolved.setting.cpus = self.cpus_for(cell.setting.threads)?;
         paths::of(cell.path).frame(&resolved).check()?;
         Ok(resolved)
     }
@@ -95,6 +133,18 @@ impl Abilities {
         let taken = cell.setting.backend?;
         let lacking = self.lacking(first)?;
         Some(format!("{first} is not available here ({lacking}); {} goes in by {taken}", cell.path))
+    }
+
+    /// The CPUs of so many threads; none where there is only the measuring one.
+    fn cpus_for(&self, threads: u32) -> Result<Vec<usize>> {
+        let (wanted, there) = (threads as usize, self.cpus.len());
+        ensure!(
+            wanted == 1 || wanted <= there,
+            "threads = {threads}: each needs a CPU of its own, and this process may use {there} ({:?}); use --threads {there} \
+             at most",
+            self.cpus
+        );
+        Ok(if wanted == 1 { Vec::new() } else { self.cpus[..wanted].to_vec() })
     }
 
     /// The first of the path's ways in that the host has and that the cell's setting does not rule out.
@@ -137,6 +187,16 @@ impl Abilities {
             setting.spin
         );
         ensure!(
+            !setting.has_qdisc() || matches!(kind, BackendKind::Mmsg | BackendKind::TxRing),
+            "qdisc = {} with {kind}: its frames meet no queueing discipline ({}); use --backend mmsg or tx-ring",
+            setting.qdisc,
+            match kind {
+                BackendKind::Inject => "they are received, not sent",
+                BackendKind::XdpLive => "a redirect hands them to the driver",
+                _ => "AF_XDP hands them to the driver, __dev_direct_xmit in net/xdp/xsk.c",
+            }
+        );
+        ensure!(
             setting.batch == Setting::default().batch || has_program || kind == BackendKind::Mmsg,
             "batch = {} with {kind}: it hands frames over as its ring has room; use --backend inject, xdp-live or mmsg",
             setting.batch
@@ -173,6 +233,19 @@ fn check_path(cell: &Cell, clock: Clock) -> Result<()> {
         !setting.gro || ends == Ends::Stack,
         "gro = on on {path}: its packets end before GRO; use raw-drop, forward or udp"
     );
+    ensure!(
+        setting.threads == 1 || *path != PathName::Udp,
+        "threads = {} on {path}: the measuring thread alone reads its sockets, after each call, when the others have \
+         ended: senders and reader would never meet; use raw-drop, forward or udp-noport",
+        setting.threads
+    );
+    ensure!(
+        !setting.has_qdisc() || clock == Clock::Machine || HAND_ON_AT_ONCE.contains(&setting.qdisc.as_str()),
+        "qdisc = {} with the clock `thread`: it may hold packets back and send them later, in time that this clock does \
+         not see, and would look like a saving; use --clock machine --time 2min, or one of {}",
+        setting.qdisc,
+        HAND_ON_AT_ONCE.join(" ")
+    );
     if setting.rps_mask()? == 0 {
         return Ok(());
     }
@@ -195,7 +268,6 @@ mod tests {
     use traffic::Lack;
 
     use super::*;
-    use crate::cell::PathName;
 
     /// A host that has these ways in.
     fn host(available: &[BackendKind]) -> Abilities {
@@ -203,7 +275,8 @@ mod tests {
             let lack = (!available.contains(&kind)).then_some(Lack::NotBuilt);
             Ability { kind, lack }
         };
-        Abilities { ways: BackendKind::ALL.map(ability).into(), irq_time_accounting: Some(false) }
+        let ways = BackendKind::ALL.map(ability).into();
+        Abilities { ways, irq_time_accounting: Some(false), cpus: Vec::new() }.sending_from(2, &[0, 2, 5])
     }
 
     fn cell(path: PathName, setting: Setting) -> Cell {
@@ -235,6 +308,8 @@ mod tests {
         let backend = |kind| Setting { backend: Some(kind), ..Setting::default() };
         let spinning = Setting { spin: 1, ..backend(BackendKind::Mmsg) };
         let steered = Setting { rps: "0x2".into(), ..Setting::default() };
+        let queued = |kind: &str, backend| Setting { qdisc: kind.into(), backend, ..Setting::default() };
+        let together = |threads| Setting { threads, ..Setting::default() };
         for (path, setting, what_would_work) in [
             (PathName::RawDrop, backend(BackendKind::XdpLive), "use --gro on, or --backend inject"),
             (PathName::RawDrop, Setting { gro: true, ..backend(BackendKind::Inject) }, "use --backend mmsg"),
@@ -245,10 +320,41 @@ mod tests {
             (PathName::Floor, Setting { gro: true, ..Setting::default() }, "use raw-drop"),
             (PathName::Bridge, Setting { rules: 1, ..Setting::default() }, "use raw-drop"),
             (PathName::XdpDrop, backend(BackendKind::Inject), "it takes xdp-live"),
+            (PathName::RawDrop, queued("fq", Some(BackendKind::Inject)), "use --backend mmsg"),
+            (PathName::XdpDrop, queued("fq", Some(BackendKind::AfXdp)), "use --backend mmsg"),
+            (PathName::XdpDrop, queued("fq", Some(BackendKind::XdpLive)), "use --backend mmsg"),
+            (PathName::Floor, queued("fq", None), "no way into floor"),
+            (PathName::RawDrop, queued("tbf", None), "use --clock machine"),
+            (PathName::RawDrop, together(4), "use --threads 3 at most"),
+            (PathName::Udp, together(2), "use raw-drop"),
         ] {
             let error = refusal(path, setting);
             assert!(error.contains(what_would_work), "{path}: {error}");
         }
+    }
+
+    #[test]
+    fn each_thread_gets_a_cpu_and_the_lab_a_queue_for_it() {
+        let all = host(&BackendKind::ALL);
+        let resolved = |threads| {
+            let setting = Setting { threads, ..Setting::default() };
+            all.resolve(&cell(PathName::RawDrop, setting), Clock::Thread).unwrap()
+        };
+        assert_eq!((resolved(1).setting.cpus, resolved(1).setting.queues()), (vec![], None));
+        assert_eq!((resolved(2).setting.cpus, resolved(2).setting.queues()), (vec![2, 5], Some(6)));
+        let plan = paths::lay(&resolved(3)).unwrap().to_string();
+        assert!(plan.contains("g0 in gen (02:00:00:00:01:01, 6 queues)"), "{plan}");
+    }
+
+    #[test]
+    fn a_queueing_discipline_is_met_by_both_variants_or_it_is_the_difference() {
+        let pair = ["none", "pfifo"]
+            .map(|kind| cell(PathName::RawDrop, Setting { qdisc: kind.into(), ..Setting::default() }));
+        let resolved = host(&BackendKind::ALL).resolve_pair(pair, Clock::Thread, Factor::Qdisc).unwrap();
+        assert_eq!(resolved.clone().map(|cell| cell.setting.backend), [Some(BackendKind::Mmsg); 2]);
+        let plans = resolved.map(|cell| paths::lay(&cell).unwrap().to_string());
+        assert!(!plans[0].contains("queue what"), "{}", plans[0]);
+        assert!(plans[1].contains("in gen, queue what g0 sends by pfifo\n"), "{}", plans[1]);
     }
 
     #[test]

@@ -3,7 +3,8 @@
 //! The kernel counts one loss in several places. Listed here are only places that are disjoint for the paths of
 //! this program: a packet lost to a full backlog is in the device's `rx_dropped` (and again in `softnet_stat`, which
 //! belongs to the whole host, and in the `tx_dropped` of the veth end that sent it); one lost in IP or UDP is in exactly
-//! one of the named MIB counters. A counter that a path raises with every packet tells of no loss there
+//! one of the named MIB counters; one that a queueing discipline dropped is in that one's `drops` and in no counter of the
+//! device. A counter that a path raises with every packet tells of no loss there
 //! ([`About::on_the_way`](crate::paths::About)).
 
 use std::collections::BTreeMap;
@@ -61,9 +62,15 @@ pub(crate) fn add_counters(book: &mut Ledger, grown: &Grown, on_the_way: &[(&str
                 (Place::Link(_), "rx_dropped") => Some("the device could not take it (full backlog or ring)"),
                 (Place::Link(_), "tx_dropped") => Some("the device could not send it"),
                 (Place::Driver(_), XDP_DROPS) => Some("an XDP program dropped it"),
+                (Place::Qdisc(_), "drops") => Some("the queueing discipline dropped it"),
+                (Place::Qdisc(_), "queued") => Some("it still waits in the queueing discipline"),
                 _ => None,
             };
             let packets = u64::try_from(by).unwrap_or(0).saturating_sub(counted_by_peer(key, grown));
+            let packets = match (&key.place, name) {
+                (Place::Qdisc(_), "drops") => packets.min(taken_and_not_let_out(&key.place, counters, book)),
+                _ => packets,
+            };
             if let Some(reason) = reason {
                 add(book, reason.into(), format!("{role} {key}"), packets);
             }
@@ -87,6 +94,16 @@ fn counted_by_peer(key: &Key, grown: &Grown) -> u64 {
     let refused = Key::new(Place::Link(peer.into()), "rx_dropped");
     let by = grown.iter().find_map(|(_, counters)| counters.get(&refused));
     by.map_or(0, |&by| u64::try_from(by).unwrap_or(0))
+}
+
+/// Packets that a queueing discipline took and that neither left it nor wait in it. Its `drops` contain those that it
+/// refused to take as well (net/sched/sch_fifo.c, pfifo_enqueue, 6.18), which are not among the packets sent.
+fn taken_and_not_let_out(place: &Place, counters: &BTreeMap<Key, i64>, book: &Ledger) -> u64 {
+    let of = |name: &str| {
+        let by = counters.get(&Key::new(place.clone(), name)).copied().unwrap_or(0);
+        u64::try_from(by).unwrap_or(0)
+    };
+    book.sent.packets.saturating_sub(of("packets")).saturating_sub(of("queued"))
 }
 
 /// Says that backlogs of the host lost packets, where some are still missing: whose they were is not known.
@@ -189,6 +206,21 @@ mod tests {
         let xdp = [(Place::Driver("in0".into()), "rx_queue_1_xdp_drops", 12)];
         assert!(counters_of(PathName::XdpDrop, "sys", &xdp).is_empty());
         assert_eq!(counters_of(PathName::RawDrop, "sys", &xdp), [12]);
+    }
+
+    #[test]
+    fn what_a_queueing_discipline_refused_is_no_loss_and_what_it_dropped_is() {
+        let counted = |packets, drops, queued| {
+            let place = || Place::Qdisc("g0".into());
+            let mut book = missing(100);
+            let counters =
+                [(place(), "packets", packets), (place(), "drops", drops), (place(), "queued", queued)];
+            add_counters(&mut book, &grown("gen", &counters), &[]);
+            (book.drops.iter().map(|drop| drop.packets).collect::<Vec<_>>(), book.unaccounted())
+        };
+        assert_eq!(counted(0, 100, 0), (vec![100], 0));
+        assert_eq!(counted(100, 40, 0), (vec![], 100), "40 were refused, and are not among the 100 sent");
+        assert_eq!(counted(70, 50, 10), (vec![20, 10], 70), "the 70 are lost elsewhere");
     }
 
     #[test]

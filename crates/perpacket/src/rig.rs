@@ -14,8 +14,8 @@ use measure::marginal::Work;
 use measure::slice::VoidReason;
 use traffic::programs::{CONTROL_WORDS, Control, Destination, Injector};
 use traffic::{
-    AfXdp, AfXdpSpec, Backend, BackendKind, Frames, Inject, InjectSpec, Mmsg, MmsgSpec, TxRingBackend,
-    TxRingSpec,
+    AfXdp, AfXdpSpec, Backend, BackendKind, Frames, Inject, InjectSpec, Mmsg, MmsgSpec, Threads,
+    TxRingBackend, TxRingSpec,
 };
 
 use crate::cell::{Cell, Factor, PathName, Setting};
@@ -56,8 +56,9 @@ impl Shape {
 pub(crate) struct Timed {
     pub(crate) shape: Shape,
     pub(crate) wall_ns: u64,
-    /// Time of the run's clock: the thread's CPU time, or all CPUs' busy time.
+    /// Time of the run's clock: the CPU time of the thread, or of all threads that send, or all CPUs' busy time.
     pub(crate) cpu_ns: u64,
+    /// None where other threads send as well: theirs are not counted.
     pub(crate) involuntary_switches: Option<u32>,
     pub(crate) void: Option<VoidReason>,
 }
@@ -110,7 +111,7 @@ impl Rig {
             [GEN, SYS, FAR].map(|role| open_counters(&lab, role)).into_iter().collect::<Result<_>>()?;
         Ok(Self {
             cell: cell.clone(),
-            home: if sender.backend.kind() == BackendKind::Inject { SYS } else { GEN },
+            home: home(sender.backend.kind()),
             senders: vec![sender],
             active: 0,
             produced_before: 0,
@@ -187,7 +188,7 @@ impl Rig {
         let arrived_before = self.arrived()?;
         let switches = procfs::thread_usage().involuntary_switches;
         let wall = clock::monotonic_ns();
-        let cpu = now(self.clock)?;
+        let cpu = self.now()?;
         let mut sent = 0;
         for _ in 0..shape.calls {
             sent += self.send(shape.per_call)?;
@@ -199,7 +200,7 @@ impl Rig {
             }
         }
         sent += self.senders[self.active].backend.flush()?.confirmed;
-        let cpu_ns = now(self.clock)?.saturating_sub(cpu);
+        let cpu_ns = self.now()?.saturating_sub(cpu);
         let wall_ns = clock::monotonic_ns() - wall;
         self.sent += sent;
         let arrived = self.wait_for(arrived_before + sent)? - arrived_before;
@@ -210,7 +211,8 @@ impl Rig {
             () if arrived != sent => Some(VoidReason::Drops),
             () => None,
         };
-        Ok(Timed { shape, wall_ns, cpu_ns, involuntary_switches: u32::try_from(switches).ok(), void })
+        let switches = u32::try_from(switches).ok().filter(|_| self.cell.setting.threads == 1);
+        Ok(Timed { shape, wall_ns, cpu_ns, involuntary_switches: switches, void })
     }
 
     /// Where every packet of this rig ended.
@@ -243,6 +245,16 @@ impl Rig {
     fn send(&mut self, packets: u64) -> Result<u64> {
         let sent = self.senders[self.active].backend.send(packets)?;
         Ok(if self.ending.terminal.is_some() { sent.confirmed } else { sent.offered })
+    }
+
+    /// The clock's time in ns. Only differences mean something, and only those within a slice.
+    fn now(&self) -> Result<u64> {
+        match self.clock {
+            Clock::Thread => {
+                Ok(clock::thread_cpu_ns() + self.senders[self.active].backend.other_threads_cpu_ns())
+            }
+            Clock::Machine => machine_busy_ns(),
+        }
     }
 
     /// Lets all senders go, and keeps what they produced.
@@ -285,41 +297,59 @@ fn open_counters(lab: &Lab, role: &'static str) -> Result<(&'static str, Reader,
     Ok((role, reader, now))
 }
 
-/// A way in, with the control words of its program where it is one.
+/// The namespace that a way in sends from.
+fn home(kind: BackendKind) -> &'static str {
+    if kind == BackendKind::Inject { SYS } else { GEN }
+}
+
+/// A way in, with the control words of its programs where it has some: one for each thread that sends.
 struct Sender {
     backend: Box<dyn Backend>,
-    control: Option<MappedArray>,
+    controls: Vec<MappedArray>,
 }
 
 impl Sender {
     /// Opens the way in of a resolved cell, in the namespace that it sends from.
     fn open(lab: &Lab, cell: &Cell, code: Code) -> Result<Self> {
         let kind = cell.setting.backend.context("the backend is not resolved")?;
-        let (backend, control) = open_backend(lab, cell, kind, code)?;
-        let mut sender = Self { backend, control };
+        let (own, control) = open_backend(lab, cell, kind, code, 0)?;
+        let mut sender = Self { backend: own, controls: control.into_iter().collect() };
+        let mut others = Vec::new();
+        for (thread, &cpu) in cell.setting.cpus.iter().enumerate().skip(1) {
+            let (backend, control) = open_backend(lab, cell, kind, code, thread)?;
+            others.push((cpu, backend));
+            sender.controls.extend(control);
+        }
+        if !others.is_empty() {
+            let own = sender.backend;
+            // A thread begins in the namespace of the one that starts it.
+            sender.backend = Box::new(lab.netns(home(kind)).run(|| Threads::start(own, others))??);
+        }
         sender.tune(&cell.setting);
         Ok(sender)
     }
 
     fn tune(&mut self, setting: &Setting) {
-        if let Some(control) = &self.control {
+        for control in &self.controls {
             control.store(Control::Flows as usize, u64::from(setting.flows));
             control.store(Control::NextFlow as usize, 0);
             control.store(Control::Spin as usize, u64::from(setting.spin));
         }
     }
 
-    /// Frames that its program produced; 0 where there is none.
+    /// Frames that its programs produced; 0 where there is none.
     fn produced(&self) -> u64 {
-        self.control.as_ref().map_or(0, |control| control.load(Control::Frames as usize))
+        self.controls.iter().map(|control| control.load(Control::Frames as usize)).sum()
     }
 }
 
+/// Opens the way in of one thread, the measuring one being the first (0).
 fn open_backend(
     lab: &Lab,
     cell: &Cell,
     kind: BackendKind,
     code: Code,
+    thread: usize,
 ) -> Result<(Box<dyn Backend>, Option<MappedArray>)> {
     let frame = paths::of(cell.path).frame(cell).check()?;
     let batch = cell.setting.batch;
@@ -357,27 +387,30 @@ fn open_backend(
         }
         _ => {
             let frames = Frames::cycle((0..frame.flows()).map(|flow| frame.to_vec(flow.into())).collect())?;
-            let ifindex = lab.device(GEN, INGRESS_PEER).ifindex;
-            let backend = lab.netns(GEN).run(|| open_device(kind, ifindex, frames, batch))??;
+            let backend = lab.netns(GEN).run(|| open_device(lab, cell, kind, frames, thread as u32))??;
             Ok((backend, None))
         }
     }
 }
 
-/// Opens a backend that sends out of a device of the calling thread's namespace.
+/// Opens a backend that sends out of the sender's device, in whose namespace the calling thread is.
 fn open_device(
+    lab: &Lab,
+    cell: &Cell,
     kind: BackendKind,
-    ifindex: u32,
     frames: Frames,
-    batch: u32,
-) -> Result<Box<dyn Backend + Send>> {
+    queue: u32,
+) -> Result<Box<dyn Backend>> {
+    let ifindex = lab.device(GEN, INGRESS_PEER).ifindex;
+    let (batch, qdisc_bypass) = (cell.setting.batch as usize, !cell.setting.has_qdisc());
     Ok(match kind {
         BackendKind::Mmsg => {
-            let spec = MmsgSpec { batch: batch as usize, ..MmsgSpec::new(ifindex) };
-            Box::new(Mmsg::new(&spec, frames)?)
+            Box::new(Mmsg::new(&MmsgSpec { batch, qdisc_bypass, ..MmsgSpec::new(ifindex) }, frames)?)
         }
-        BackendKind::TxRing => Box::new(TxRingBackend::new(&TxRingSpec::new(ifindex), frames)?),
-        BackendKind::AfXdp => Box::new(AfXdp::new(&AfXdpSpec::new(ifindex), frames)?),
+        BackendKind::TxRing => {
+            Box::new(TxRingBackend::new(&TxRingSpec { qdisc_bypass, ..TxRingSpec::new(ifindex) }, frames)?)
+        }
+        BackendKind::AfXdp => Box::new(AfXdp::new(&AfXdpSpec { queue, ..AfXdpSpec::new(ifindex) }, frames)?),
         other => bail!("{other} does not send out of a device"),
     })
 }
@@ -389,14 +422,6 @@ fn seen_by(kind: BackendKind) -> &'static str {
         BackendKind::TxRing => "completed ring slots",
         BackendKind::Mmsg => "accepted by sendmmsg",
         _ => "backend",
-    }
-}
-
-/// The clock's time in ns. Only differences mean something.
-fn now(clock: Clock) -> Result<u64> {
-    match clock {
-        Clock::Thread => Ok(clock::thread_cpu_ns()),
-        Clock::Machine => machine_busy_ns(),
     }
 }
 

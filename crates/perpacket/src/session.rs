@@ -1,7 +1,7 @@
 //! What every measuring command does before its first slice: settle what the host can do, where to run, and what to
 //! keep; and after its last: say how it ended.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{BuildHasher, RandomState};
 
 use anyhow::{Context, Result, ensure};
@@ -67,7 +67,8 @@ impl Ground {
         cpu::pin(wanted)?;
         // Other work then interrupts a slice less often. An ordinary user may not, and measures all the same.
         drop(cpu::set_nice(PRIORITY));
-        Ok(Self { abilities: Abilities::probe(), cpu: wanted, stop })
+        let abilities = Abilities::probe().sending_from(wanted, &allowed);
+        Ok(Self { abilities, cpu: wanted, stop })
     }
 }
 
@@ -82,7 +83,7 @@ impl<'a> Session<'a> {
         let injects =
             |cell: &Cell| matches!(cell.setting.backend, Some(BackendKind::Inject | BackendKind::XdpLive));
         let (expedited, left_behind) = expedite(scenario.host.expedite && cells.iter().any(injects))?;
-        let counters = CounterSet::open(ground.cpu);
+        let counters = CounterSet::open(ground.cpu).beside(cells);
         let mut capabilities = ground.abilities.as_probes();
         capabilities.extend(counters.as_probes());
         let variants =
@@ -181,21 +182,43 @@ pub(crate) struct CounterSet {
     missing: Vec<(Event, SyscallError)>,
     /// Counted outside of the kernel only, and so no packet's: not told.
     user_only: Vec<Event>,
-    ksoftirqd: Option<Ksoftirqd>,
+    /// Those of the CPUs that send; empty where one cannot be found.
+    ksoftirqd: Vec<Ksoftirqd>,
+    /// Whether other threads send as well: their events are in no counter, so none is told.
+    partial: bool,
 }
+
+/// Why an event that could be opened is not told where several threads send.
+const ONE_THREAD_ONLY: &str = "counted for the measuring thread only, and others send as well";
 
 impl CounterSet {
     /// Opens what this machine has, for the calling thread on `cpu`.
     pub(crate) fn open(cpu: usize) -> Self {
         let (counters, missing) = Counters::open(&Event::ALL);
-        Self { user_only: counters.user_only().collect(), counters, missing, ksoftirqd: Ksoftirqd::find(cpu) }
+        let ksoftirqd = Ksoftirqd::find(cpu).into_iter().collect();
+        Self { user_only: counters.user_only().collect(), counters, missing, ksoftirqd, partial: false }
+    }
+
+    /// The same, for cells of which some have threads that send from other CPUs as well.
+    fn beside(mut self, cells: &[Cell]) -> Self {
+        let cpus: BTreeSet<usize> =
+            cells.iter().flat_map(|cell| cell.setting.cpus.iter().skip(1)).copied().collect();
+        self.partial = !cpus.is_empty();
+        match cpus.into_iter().map(Ksoftirqd::find).collect::<Option<Vec<_>>>() {
+            Some(others) if !self.ksoftirqd.is_empty() => self.ksoftirqd.extend(others),
+            _ => self.ksoftirqd.clear(),
+        }
+        self
     }
 
     /// Their values now.
     pub(crate) fn read(&self) -> Reading {
         Reading {
             counts: self.counters.read().ok(),
-            ksoftirqd_ns: self.ksoftirqd.as_ref().and_then(Ksoftirqd::cpu_ns),
+            ksoftirqd_ns: match self.ksoftirqd[..] {
+                [] => None,
+                ref threads => threads.iter().map(Ksoftirqd::cpu_ns).sum(),
+            },
         }
     }
 
@@ -203,7 +226,7 @@ impl CounterSet {
     pub(crate) fn since(&self, before: &Reading) -> CounterValues {
         let now = self.read();
         let counted = now.counts.as_ref().zip(before.counts.as_ref()).map(|(now, before)| now.since(before));
-        let whole = |event: &Event| !self.user_only.contains(event);
+        let whole = |event: &Event| !self.partial && !self.user_only.contains(event);
         let value = |event: Event| Some(counted.as_ref().filter(|_| whole(&event))?.of(event)? as f64);
         let deferred = now
             .ksoftirqd_ns
@@ -218,7 +241,8 @@ impl CounterSet {
         let lacking = |event: &Event| {
             let missing = self.missing.iter().find(|(missing, _)| missing == event);
             let user_only = self.user_only.contains(event).then(|| USER_ONLY.to_owned());
-            missing.map(|(_, why)| why.to_string()).or(user_only)
+            let partial = self.partial.then(|| ONE_THREAD_ONLY.to_owned());
+            missing.map(|(_, why)| why.to_string()).or(user_only).or(partial)
         };
         let probe = |event: &Event| CapabilityProbe {
             name: format!("counter {}", event.name()),
@@ -302,14 +326,20 @@ pub(crate) fn expedite(wanted: bool) -> Result<(Option<Guard>, CleanReport)> {
 /// A cell as the record names it. Those of a comparison stand in pairs, A first.
 fn variant(index: usize, cell: &Cell, job: Job) -> Variant {
     let setting = &cell.setting;
-    let settings = BTreeMap::from([
+    let mut settings = BTreeMap::from([
         ("flows".to_owned(), setting.flows.to_string()),
         ("rules".to_owned(), setting.rules.to_string()),
         ("batch".to_owned(), setting.batch.to_string()),
         ("gro".to_owned(), setting.gro.to_string()),
         ("rps".to_owned(), setting.rps.clone()),
         ("spin".to_owned(), setting.spin.to_string()),
+        ("qdisc".to_owned(), setting.qdisc.clone()),
+        ("threads".to_owned(), setting.threads.to_string()),
     ]);
+    if setting.threads > 1 {
+        let cpus: Vec<String> = setting.cpus.iter().map(ToString::to_string).collect();
+        settings.insert("cpus".to_owned(), cpus.join(","));
+    }
     let backend = setting.backend.map(|kind| kind.to_string());
     Variant {
         name: match job {

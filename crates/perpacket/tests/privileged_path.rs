@@ -188,11 +188,76 @@ fn every_factor_is_taken_and_accounted_for() {
         ("backend=tx-ring,af-xdp", ["tx-ring", "af-xdp"]),
         // One way in for both, or the difference would be that of the ways.
         ("gro=off,on", ["mmsg", "mmsg"]),
+        ("qdisc=none,pfifo", ["mmsg", "mmsg"]),
     ] {
         let record = measured(&["ab", "raw-drop", "--vary", vary, "--time", "500ms"]);
         assert_eq!(backends(&record), expected, "{vary}");
         assert_ne!(record.head.variants[0], record.head.variants[1], "{vary}");
     }
+}
+
+#[test]
+fn a_queueing_discipline_loses_nothing_or_says_so() {
+    if !test_may_run("a_queueing_discipline_loses_nothing_or_says_so") {
+        return;
+    }
+    for backend in ["mmsg", "tx-ring"] {
+        for (path, vary) in [("raw-drop", "qdisc=none,pfifo"), ("xdp-drop", "qdisc=noqueue,pfifo_fast")] {
+            let record = measured(&["ab", path, "--vary", vary, "--backend", backend, "--time", "700ms"]);
+            let met = record.head.variants.iter().map(|variant| variant.settings["qdisc"].as_str());
+            assert_eq!(met.collect::<Vec<_>>(), vary["qdisc=".len()..].split(',').collect::<Vec<_>>());
+        }
+    }
+    // It drops whatever it gets, which no counter of the device tells.
+    let args =
+        ["path", "raw-drop", "--qdisc", "blackhole", "--frame", "64", "--slice", "200", "--time", "300ms"];
+    let done = perpacket(&[&args[..], &["--quiet", "--json", "-"]].concat());
+    assert_eq!(done.code, Some(1), "a path without a packet: {done:?}");
+    let record = record::read(done.stdout.as_bytes()).unwrap();
+    let ledger = &record.ledgers[0].ledger;
+    assert!(ledger.closes() && ledger.received_packets() == 0 && ledger.sent.packets > 0, "{ledger:?}");
+    assert!(ledger.drops[0].counter.contains("queueing discipline of g0"), "{ledger:?}");
+    let message = refused(&["path", "raw-drop", "--qdisc", "no_such", "--clock", "machine"]);
+    assert!(message.contains("CONFIG_NET_SCH_NO_SUCH") && message.contains("pfifo_fast"), "{message}");
+}
+
+#[test]
+fn threads_send_together_and_nothing_is_lost() {
+    if !test_may_run("threads_send_together_and_nothing_is_lost") {
+        return;
+    }
+    let cpus = linux::cpu::allowed().unwrap().len();
+    let too_many = (cpus + 1).to_string();
+    let message = refused(&["path", "raw-drop", "--threads", &too_many]);
+    assert!(message.contains(&format!("use --threads {cpus} at most")), "{message}");
+    if cpus < 2 {
+        return; // two threads on one CPU are refused, and that was the test
+    }
+    for (path, backend) in [
+        ("raw-drop", "inject"),
+        ("raw-drop", "mmsg"),
+        ("raw-drop", "tx-ring"),
+        ("xdp-drop", "xdp-live"),
+        ("xdp-drop", "af-xdp"),
+        ("xdp-drop", "mmsg"),
+        ("floor", "inject"),
+    ] {
+        let args =
+            ["ab", path, "--vary", "threads=1,2", "--backend", backend, "--flows", "3", "--time", "700ms"];
+        let record = measured(&args);
+        let [a, b] = &record.head.variants[..] else { panic!("two variants") };
+        assert_eq!((a.settings["threads"].as_str(), b.settings["threads"].as_str()), ("1", "2"));
+        assert!(!a.settings.contains_key("cpus") && b.settings["cpus"].contains(','), "{b:?}");
+        // Switches of the other thread are not known, so none are told.
+        let told = |variant| {
+            let mut slices = record.slices.iter().filter(|slice| slice.variant == variant);
+            slices.all(|slice| slice.involuntary_switches.is_some())
+        };
+        assert_eq!((told(0), told(1)), (true, false), "{path} by {backend}");
+    }
+    let setting =
+        ["--threads", "2", "--qdisc", "pfifo", "--backend", "mmsg", "--frame", "64", "--time", "300ms"];
+    measured(&[&["path", "raw-drop", "forward", "bridge", "udp-noport", "xdp-tx"][..], &setting].concat());
 }
 
 #[test]
@@ -259,6 +324,9 @@ fn what_would_be_no_measurement_is_refused() {
         (&["ab", "raw-drop", "--vary", "batch=1,64", "--backend", "tx-ring"], "use --backend inject"),
         (&["ab", "raw-drop", "--vary", "spin=0,9", "--backend", "mmsg"], "use --backend inject"),
         (&["ab", "xdp-drop", "--vary", "rules=0,50"], "use raw-drop"),
+        (&["ab", "raw-drop", "--vary", "qdisc=none,pfifo", "--backend", "inject"], "use --backend mmsg"),
+        (&["ab", "raw-drop", "--vary", "qdisc=none,netem"], "use --clock machine"),
+        (&["ab", "udp", "--vary", "threads=1,2"], "use raw-drop"),
         (&["path", "raw-drop", "--json", "/nonexistent/x.json"], "name another file"),
     ] {
         let message = refused(args);

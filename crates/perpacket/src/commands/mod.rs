@@ -27,6 +27,9 @@ impl SettingArgs {
             gro: parse_switch("gro", &self.gro)?,
             rps: self.rps.clone(),
             spin: self.spin,
+            qdisc: self.qdisc.clone(),
+            threads: self.threads,
+            cpus: Vec::new(),
         })
     }
 }

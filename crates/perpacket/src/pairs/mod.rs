@@ -81,7 +81,7 @@ impl<'a> Pairs<'a> {
                 void_slices: [0; 2],
                 deferred: [(0.0, 0); 2],
                 blocks_needed: if makeup == Makeup::Shared { 1 } else { BLOCKS_LEAST },
-                same_calls: a.backend == b.backend && a.batch == b.batch,
+                same_calls: a.backend == b.backend && a.batch == b.batch && a.threads == b.threads,
                 criteria: criteria(compare),
                 family,
             },

@@ -88,13 +88,16 @@ fn two_of_the_same_are_the_same() {
 #[test]
 fn what_is_not_known_about_the_calls_widens_the_interval_unless_it_cancels() {
     let scenario = scenario("batch");
-    let width = |batch| {
-        let cells = [cell(BackendKind::Inject, 64), cell(BackendKind::Inject, batch)];
+    let width = |batch, threads| {
+        let mut cells = [cell(BackendKind::Inject, 64), cell(BackendKind::Inject, batch)];
+        cells[1].setting.threads = threads;
         let found = filled(&scenario, cells, 110.0).answer(None, None).comparison.unwrap();
         [found.difference_interval.half_width(), found.ratio_interval.half_width()]
     };
-    let (cancels, stays) = (width(64), width(16));
-    assert!(stays[0] > cancels[0] && stays[1] > cancels[1], "{stays:?} {cancels:?}");
+    let cancels = width(64, 1);
+    for stays in [width(16, 1), width(64, 2)] {
+        assert!(stays[0] > cancels[0] && stays[1] > cancels[1], "{stays:?} {cancels:?}");
+    }
 }
 
 #[test]
@@ -125,6 +128,8 @@ fn what_differs_by_code_is_made_anew() {
     assert_eq!(makeup("rules", inject, None), Makeup::Rebuilt);
     assert_eq!(makeup("nothing", [BackendKind::Mmsg; 2], None), Makeup::Shared);
     assert_eq!(makeup("flows", [BackendKind::Mmsg; 2], None), Makeup::Rebuilt);
+    assert_eq!(makeup("qdisc", [BackendKind::Mmsg; 2], None), Makeup::Rebuilt);
+    assert_eq!(makeup("threads", inject, None), Makeup::Rebuilt);
     assert_eq!(makeup("backend", [BackendKind::Inject, BackendKind::AfXdp], None), Makeup::Rebuilt);
 }
 

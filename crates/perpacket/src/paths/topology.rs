@@ -82,7 +82,14 @@ pub(crate) fn common(cell: &Cell, with_ipv6: bool) -> Result<Plan> {
     if cell.setting.rps_mask()? != 0 {
         plan.rps_mask(SYS, cell.setting.rps.trim_start_matches("0x"));
     }
-    plan.veth(Port::new(GEN, INGRESS_PEER).mac(MAC_G0), Port::new(SYS, INGRESS).mac(MAC_IN0));
+    let port = |role, device, mac| {
+        let port = Port::new(role, device).mac(mac);
+        match cell.setting.queues() {
+            Some(queues) => port.queues(queues),
+            None => port,
+        }
+    };
+    plan.veth(port(GEN, INGRESS_PEER, MAC_G0), port(SYS, INGRESS, MAC_IN0));
     plan.veth(Port::new(SYS, EGRESS).mac(MAC_OUT0), Port::new(FAR, EGRESS_PEER).mac(MAC_F0));
     plan.address(GEN, INGRESS_PEER, IP_G0.into(), 24);
     plan.address(SYS, INGRESS, IP_IN0.into(), 24);
@@ -92,6 +99,9 @@ pub(crate) fn common(cell: &Cell, with_ipv6: bool) -> Result<Plan> {
         // A veth takes a packet into NAPI and GRO only if its sender does no segmentation (veth_xmit, 6.18).
         plan.offload(GEN, INGRESS_PEER, Offload::Tso, false);
         plan.offload(SYS, INGRESS, Offload::Gro, true);
+    }
+    if cell.setting.has_qdisc() {
+        plan.qdisc(GEN, INGRESS_PEER, &cell.setting.qdisc);
     }
     Ok(plan)
 }

@@ -460,6 +460,9 @@ mod tests {
             (Factor::Rps, "xyz"),
             (Factor::Flows, "0"),
             (Factor::Spin, "99999"),
+            (Factor::Qdisc, ""),
+            (Factor::Qdisc, "fq codel"),
+            (Factor::Threads, "0"),
         ] {
             assert!(cell.with(factor, value).is_err(), "{factor:?} {value}");
         }
