@@ -2,11 +2,12 @@
 //!
 //! Until shortly before a packet is due the thread sleeps, then it watches the clock, so that from some ten thousand packets
 //! a second on it uses a whole CPU. Each packet is handed over by itself and made to leave at once. A backend that turns
-//! out too slow for that gets grains of several packets, at correspondingly longer intervals; `schedule` decides.
+//! out too slow for that gets grains of several packets, at correspondingly longer intervals; `grain` decides.
 //!
 //! The time of a packet is the moment before the call that hands it over. What the kernel does in the call, or an
 //! interruption during it, is not in it: only a receiver sees that.
 
+mod grain;
 mod recording;
 mod schedule;
 
