@@ -79,10 +79,10 @@ fn generated() -> Vec<(String, Vec<u8>)> {
 /// Packets of several lengths and weights, and counters with a pace of their own.
 fn of_several_lengths() -> Vec<(String, Vec<u8>)> {
     let packets = [
-        "weight(7): size(64): { F } weight(4): size(594): { F } weight(1): size(1518): { F }",
+        "weight(7): size(80): { F } weight(4): size(594): { F } weight(1): size(1518): { F }",
         "weight(500): { F } { F, 1 } size(200): { F, 2, drnd(7) } weight(500): size(1000): { F }",
-        "size(64-127): { F }",
-        "size(1518): { F, 1 } size(64): { F, 2 } { F, drnd(40) } { F }",
+        "size(80-143): { F }",
+        "size(1518): { F, 1 } size(80): { F, 2 } { F, drnd(40) } { F }",
         "weight(600): { F } weight(424): { F, 5 }",
     ];
     let fields = [

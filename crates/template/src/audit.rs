@@ -207,7 +207,8 @@ impl Audit {
 fn flow_key(frame: &[u8], layer: &Layer, key: &mut Vec<u8>) {
     let (id, at) = (layer.proto.id, layer.at);
     let echo = |types: &[u8]| types.contains(&frame[at]) && layer.len.max(8) + at <= frame.len();
-    let parts: &[std::ops::Range<usize>] = match id {
+    // First byte and length of each part, from the header's first byte on.
+    let parts: &[(usize, usize)] = match id {
         Id::Vlan => {
             key.extend([id as u8, frame[at] & 0x0f, frame[at + 1]]);
             return;
@@ -216,22 +217,20 @@ fn flow_key(frame: &[u8], layer: &Layer, key: &mut Vec<u8>) {
             key.extend([id as u8, frame[at], frame[at + 1], frame[at + 2] & 0xf0]);
             return;
         }
-        Id::Gre if frame[at] & 0x20 != 0 => {
-            let word = at + 4 + if frame[at] & 0x80 != 0 { 4 } else { 0 };
-            &[word..word + 4]
-        }
-        Id::Vxlan => &[at + 4..at + 7],
-        Id::Ipv4 => &[at + 9..at + 10, at + 12..at + 20],
-        Id::Ipv6 => &[at + 6..at + 7, at + 8..at + 40],
-        Id::Udp | Id::Tcp => &[at..at + 4],
-        Id::Icmp4 if echo(&[0, 8, 13, 14]) => &[at..at + 1, at + 4..at + 6],
-        Id::Icmp6 if echo(&[128, 129]) => &[at..at + 1, at + 4..at + 6],
-        Id::Icmp4 | Id::Icmp6 => &[at..at + 2],
+        Id::Gre if frame[at] & 0xa0 == 0x20 => &[(4, 4)],
+        Id::Gre if frame[at] & 0xa0 == 0xa0 => &[(8, 4)],
+        Id::Vxlan => &[(4, 3)],
+        Id::Ipv4 => &[(9, 1), (12, 8)],
+        Id::Ipv6 => &[(6, 1), (8, 32)],
+        Id::Udp | Id::Tcp => &[(0, 4)],
+        Id::Icmp4 if echo(&[0, 8, 13, 14]) => &[(0, 1), (4, 2)],
+        Id::Icmp6 if echo(&[128, 129]) => &[(0, 1), (4, 2)],
+        Id::Icmp4 | Id::Icmp6 => &[(0, 2)],
         _ => return,
     };
     key.push(id as u8);
-    for part in parts {
-        key.extend_from_slice(&frame[part.clone()]);
+    for &(start, len) in parts {
+        key.extend_from_slice(&frame[at + start..at + start + len]);
     }
 }
 

@@ -113,6 +113,10 @@ fn texts_that_nest_or_repeat_without_end() {
         "1:",
         "a:",
         "cpu(",
+        "weight(2): ",
+        "weight(9): { 1 } ",
+        "size(64): { 1 } ",
+        "size(64-65000): { 1 } ",
         "{ ipv4(), ",
         "{ udp() } ",
         "{ c8(1+",
@@ -155,6 +159,9 @@ fn packets_that_are_too_many_or_too_long() {
         "{ seqinc(0, 99999999999) }",
         "{ drnd(70000) }",
         "{ rnd(0xffffffffffffffff) }",
+        "size(64-65000): { ipv4(), udp(sp=drnd()) }",
+        "size(5-4294967295): { 1 }",
+        "weight(4294967295): { 1 } { 2 }",
     ] {
         assert!(parse(text).is_err(), "{text}");
     }

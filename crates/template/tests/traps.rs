@@ -90,6 +90,8 @@ const REFUSED: &[(&str, &str, usize, usize)] = &[
     ("#if 1/0\n#endif\n{ 1 }", "division by zero", 1, 6),
     ("#define F(a) a\n{ F(1, 2) }", "too many arguments: 1 are taken", 2, 6),
     ("#define F(a) a\n{ F(1", "the arguments have no end", 2, 3),
+    ("#define F(..., a) a\n{ 1 }", "these are no parameters", 1, 11),
+    ("#define F(a) ... a\n{ 1 }", "`...` can only be the last parameter", 1, 14),
     ("#define BAD 300\n\n{ 1,\n  BAD }", "300 does not fit into a byte; trafgen would take 0x2c", 4, 3),
     ("{ dns(qry(name=\"a..b\")) }", "a part of the name has 0 letters: 1 to 63 are possible", 1, 16),
     ("size(45): { udp() }", "the frame has 46 bytes with its FCS, and cannot be one of 45", 1, 1),
@@ -169,6 +171,16 @@ fn definitions_of_the_command_line_count() {
     assert_eq!(bytes(&options(&["ON", "VALUE=7"])), [1, 7]);
     assert_eq!(bytes(&options(&[])), [0]);
     assert!(Program::parse("{ 1 }", &options(&["3=4"])).is_err());
+}
+
+#[test]
+fn a_definition_may_take_any_number_of_arguments() {
+    let first = |text: &str| packets(text, 1).remove(0);
+    assert_eq!(first("#define F(...) { __VA_ARGS__ }\nF(1, 2, 3)"), [1, 2, 3]);
+    assert_eq!(first("#define F(x, ...) x, __VA_ARGS__\n{ F(7, fill(1, 2), 3) }"), [7, 1, 1, 3]);
+    assert_eq!(first("#define F(x, ...) x, __VA_ARGS__\n{ F(7) }"), [7]);
+    let port = first("#define U(...) udp(__VA_ARGS__)\n{ U(sp=1, dp=2) }");
+    assert_eq!(port[34..38], [0, 1, 0, 2]);
 }
 
 #[test]

@@ -87,7 +87,7 @@ pub(crate) fn next(pass: &mut Preprocessor<'_>, input: &mut Input) -> Checked<Op
         let arguments = match &found.parameters {
             None => Vec::new(),
             Some(_) if !input.take_bracket(pass)? => return Ok(Some(token)),
-            Some(parameters) => arguments(pass, input, parameters.len(), token)?,
+            Some(parameters) => arguments(pass, input, (parameters.len(), found.variadic), token)?,
         };
         if input.active.len() + input.depth >= MOST_DEEP {
             return Err(Fault::at(token.at, format!("definitions are nested more than {MOST_DEEP} deep")));
@@ -136,11 +136,11 @@ fn expand_list(pass: &mut Preprocessor<'_>, tokens: &[Token], out: &mut Vec<Toke
     Ok(())
 }
 
-/// The arguments up to the closing bracket, as they stand.
+/// The arguments up to the closing bracket, as they stand: so many are wanted, and the last may take all that are left.
 fn arguments(
     pass: &mut Preprocessor<'_>,
     input: &mut Input,
-    wanted: usize,
+    (wanted, variadic): (usize, bool),
     name: Token,
 ) -> Checked<Vec<Vec<Token>>> {
     let mut found = vec![Vec::new()];
@@ -160,7 +160,7 @@ fn arguments(
                 found.push(Vec::new());
                 continue;
             }
-            Kind::Punct([b',', 0]) if open == 0 => {
+            Kind::Punct([b',', 0]) if open == 0 && !variadic => {
                 return Err(Fault::at(token.at, format!("too many arguments: {wanted} are taken")));
             }
             Kind::Punct([b'(', 0]) => open += 1,
@@ -171,6 +171,9 @@ fn arguments(
         if let Some(last) = found.last_mut() {
             last.push(token);
         }
+    }
+    if variadic && found.len() + 1 == wanted {
+        found.push(Vec::new()); // nothing is left for the last
     }
     let given = if wanted == 0 && found == [Vec::new()] { 0 } else { found.len() };
     if given != wanted {

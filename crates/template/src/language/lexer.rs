@@ -26,6 +26,8 @@ pub(crate) enum Kind {
     Directive,
     /// `##` within a definition.
     Paste,
+    /// `...` within a definition.
+    Ellipsis,
     /// The end of a line.
     Newline,
     /// The end of a text.
@@ -106,6 +108,7 @@ impl Lexer {
             }
             b'#' if self.in_definition && rest.starts_with(b"##") => Ok(self.token(Kind::Paste, 2)),
             b'#' if line_start => Ok(self.token(Kind::Directive, 1)),
+            b'.' if self.in_definition && rest.starts_with(b"...") => Ok(self.token(Kind::Ellipsis, 3)),
             b'"' => self.text(rest),
             b'\'' => self.character(rest),
             b'0'..=b'9' | b'a'..=b'z' | b'A'..=b'Z' | b'_' | b':' => Ok(self.word_or_address(rest)),

@@ -21,11 +21,15 @@ const MOST_TOKENS: usize = 6_000_000;
 /// Steps of expansion beyond [`STEPS_PER_BYTE`]: what small texts may grow to.
 const MOST_STEPS: usize = 1_000_000;
 const STEPS_PER_BYTE: usize = 4;
+/// Name of the parameter that is written `...`.
+const VARIADIC: &[u8] = b"__VA_ARGS__";
 
 /// A definition.
 pub(crate) struct Macro {
     /// Parameters; none if it takes none, not even brackets.
     pub(crate) parameters: Option<Vec<Vec<u8>>>,
+    /// The last parameter takes all arguments that are left, with the commas between them.
+    pub(crate) variadic: bool,
     pub(crate) body: Vec<Token>,
 }
 
@@ -407,7 +411,11 @@ impl<'a> Preprocessor<'a> {
         if let Some(edge) = edge {
             return Err(Fault::at(edge.at, "`##` must stand between two words"));
         }
-        self.macros.insert(letters, Rc::new(Macro { parameters, body: body.to_vec() }));
+        if let Some(dots) = body.iter().find(|token| token.kind == Kind::Ellipsis) {
+            return Err(Fault::at(dots.at, "`...` can only be the last parameter"));
+        }
+        let variadic = parameters.as_ref().and_then(|all| all.last()).is_some_and(|last| last == VARIADIC);
+        self.macros.insert(letters, Rc::new(Macro { parameters, variadic, body: body.to_vec() }));
         Ok(())
     }
 
@@ -421,6 +429,10 @@ impl<'a> Preprocessor<'a> {
         loop {
             let (name, after) = (tokens.get(used), tokens.get(used + 1));
             match (name, after) {
+                (Some(dots), Some(after)) if dots.kind == Kind::Ellipsis && after.is(b')') => {
+                    parameters.push(VARIADIC.to_vec());
+                    return Ok((parameters, used + 2));
+                }
                 (Some(name), Some(after))
                     if name.kind == Kind::Word && (after.is(b',') || after.is(b')')) =>
                 {
@@ -433,7 +445,7 @@ impl<'a> Preprocessor<'a> {
                 _ => {
                     let at = name.map_or(at, |name| name.at);
                     return Err(Fault::at(at, "these are no parameters")
-                        .expected("names with commas between, and `)`"));
+                        .expected("names with commas between, perhaps `...` as the last, and `)`"));
                 }
             }
         }
