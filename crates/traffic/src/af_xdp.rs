@@ -150,7 +150,7 @@ impl AfXdp {
 
 /// Opens a socket; waits for a queue that is still taken, since the kernel frees it some time after the socket before was
 /// closed (a work item, net/xdp/xsk_buff_pool.c, 6.18, `xp_put_pool`).
-fn open_when_free(shape: &XskSpec) -> Result<XskSocket, SyscallError> {
+pub(crate) fn open_when_free(shape: &XskSpec) -> Result<XskSocket, SyscallError> {
     const PAUSE: Duration = Duration::from_millis(1);
     let start = Instant::now();
     loop {

@@ -1,7 +1,7 @@
 //! As much of a frame's headers as tells its flow and where its payload lies: Ethernet, up to two VLAN tags, IPv4 or IPv6,
 //! UDP or TCP.
 //!
-//! The program that counts in the kernel (`receive::Xdp`) reads the same headers in the same way, so that both
+//! The program that counts in the kernel ([`crate::receive::Xdp`]) reads the same headers in the same way, so that both
 //! give the same flows.
 
 use std::fmt;

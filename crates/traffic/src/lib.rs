@@ -27,6 +27,7 @@
 //! | [`programs`] | the eBPF programs that make frames, and those that count and end them |
 //! | [`capture`] | capture files, read and written as a stream |
 //! | `sink` | what a counting program counted |
+//! | [`receive`] | the ways to receive and count |
 //! | [`mark`] | numbers in payloads, by which a receiver tells what was lost, came twice, or was changed |
 //!
 //! ```
@@ -54,6 +55,7 @@ mod memory;
 mod mmsg;
 mod pace;
 pub mod programs;
+pub mod receive;
 mod sink;
 mod threads;
 mod tx_ring;
