@@ -59,6 +59,14 @@ impl Gaps {
         (self.count() > 0).then(|| (self.histogram.min(), self.histogram.max()))
     }
 
+    /// What a person looks at first. None if there are no gaps.
+    pub fn figures(&self) -> Option<Figures> {
+        let (shortest_ns, longest_ns) = self.range()?;
+        let [p1_ns, median_ns, p99_ns, p999_ns] =
+            [0.01, 0.5, 0.99, 0.999].map(|share| self.histogram.value_at_quantile(share));
+        Some(Figures { shortest_ns, p1_ns, median_ns, p99_ns, p999_ns, longest_ns })
+    }
+
     /// Number of gaps from `low` to `high` ns, inclusive, to within the resolution.
     pub fn between(&self, low: u64, high: u64) -> u64 {
         self.histogram.count_between(low, high)
@@ -70,6 +78,23 @@ impl Gaps {
             .iter_recorded()
             .map(|step| (step.value_iterated_to(), step.count_since_last_iteration()))
     }
+}
+
+/// Some quantiles of gaps, in ns, to within a thousandth.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Figures {
+    /// The shortest gap.
+    pub shortest_ns: u64,
+    /// The gap that one in a hundred does not exceed.
+    pub p1_ns: u64,
+    /// The gap that half do not exceed.
+    pub median_ns: u64,
+    /// The gap that 99 in a hundred do not exceed.
+    pub p99_ns: u64,
+    /// The gap that 999 in a thousand do not exceed.
+    pub p999_ns: u64,
+    /// The longest gap.
+    pub longest_ns: u64,
 }
 
 impl Default for Gaps {

@@ -58,8 +58,6 @@ struct Job<'a> {
 
 /// What was sent, and what the kernel says to it.
 pub(crate) struct Sending {
-    /// How it went out.
-    pub(crate) kind: BackendKind,
     /// What every worker did, and the sums.
     pub(crate) generated: Generated,
     /// The gaps of all workers.
@@ -261,7 +259,6 @@ impl Sending {
         };
         let sent = Count { packets, seen_by: way.seen_by().into() };
         Self {
-            kind: way.kind,
             generated,
             gaps,
             ledger: counted

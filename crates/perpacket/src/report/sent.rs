@@ -2,9 +2,8 @@
 
 use std::path::Path;
 
-use measure::gaps::Gaps;
+use measure::gaps::{Figures, Gaps};
 use measure::record::Generated;
-use traffic::BackendKind;
 
 use super::numbers::{signed, thousands};
 use super::tables::ledger_text;
@@ -56,8 +55,8 @@ impl Live {
 pub(crate) fn sending_text(sending: &Sending, verbose: bool) -> String {
     let g = &sending.generated;
     let mut text = format!("{}\n{}\n", totals(g, sending), rate(g, sending));
-    if let Some(gaps) = sending.gaps.as_ref().filter(|gaps| gaps.count() > 0) {
-        text += &gap_line(gaps, g, sending.kind);
+    if let Some((gaps, figures)) = sending.gaps.as_ref().and_then(|gaps| Some((gaps, gaps.figures()?))) {
+        text += &gap_line(&figures, g);
         if verbose {
             text += &histogram(gaps);
         }
@@ -148,24 +147,22 @@ fn rate(g: &Generated, sending: &Sending) -> String {
     line
 }
 
-fn gap_line(gaps: &Gaps, g: &Generated, kind: BackendKind) -> String {
-    let at = |share: f64| gaps.quantile(share).map_or_else(|| "–".into(), thousands);
+fn gap_line(gaps: &Figures, g: &Generated) -> String {
     let asked = g.asked_pps.map_or("as recorded".into(), |pps| {
         format!("asked {}", thousands((1e9 / pps * g.workers.len() as f64).round() as u64))
     });
-    let (shortest, longest) = gaps.range().unwrap_or((0, 0));
-    let grain = match (g.grain, kind) {
-        (Some(1) | None, _) => "one packet at a time".to_owned(),
-        (Some(grain), _) => format!("{grain} packets at a time (gaps within are 0)"),
+    let grain = match g.grain {
+        Some(1) | None => "one packet at a time".to_owned(),
+        Some(grain) => format!("up to {grain} packets at a time (gaps within are 0)"),
     };
     format!(
         "gaps of a thread, ns: {asked}, median {}, p1 {}, p99 {}, p99.9 {}, shortest {}, longest {}; {grain}\n",
-        at(0.5),
-        at(0.01),
-        at(0.99),
-        at(0.999),
-        thousands(shortest),
-        thousands(longest),
+        thousands(gaps.median_ns),
+        thousands(gaps.p1_ns),
+        thousands(gaps.p99_ns),
+        thousands(gaps.p999_ns),
+        thousands(gaps.shortest_ns),
+        thousands(gaps.longest_ns),
     )
 }
 
