@@ -1,6 +1,7 @@
 //! Arguments: every flag once, in groups that the commands share.
 
 use std::ffi::OsString;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -27,6 +28,9 @@ pub(crate) enum Command {
     Gen(Box<GenArgs>),
     /// Run a scenario file (TOML), as path, ab, gen and run print it with -v
     Run(RunArgs),
+    /// Count what arrives on a device or at a socket, by flow, queue and CPU; with --mark what was lost,
+    /// came twice, out of order or changed
+    Sink(SinkArgs),
     /// Line rate, time per packet, and differences of packet rates
     Wire(WireArgs),
     /// Say what this host can do, what makes its results noisy, and what to change
@@ -268,6 +272,46 @@ pub(crate) struct DoctorArgs {
     /// Write the result as JSON to FILE; `-` is standard output
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+#[command(override_usage = "perpacket sink DEV [OPTIONS]\n       perpacket sink --udp ADDR:PORT [OPTIONS]")]
+pub(crate) struct SinkArgs {
+    /// Device that frames arrive on
+    #[arg(value_name = "DEV", required_unless_present = "udp", conflicts_with = "udp")]
+    pub(crate) device: Option<String>,
+    /// How to receive: packet-ring listens only. xdp counts in the kernel, af-xdp hands frames over; with
+    /// both no frame goes on into the host, so they are refused on a device with a default route
+    #[arg(long, value_name = "WAY", default_value = "packet-ring", conflicts_with = "udp")]
+    pub(crate) by: String,
+    /// Receive datagrams at this address instead
+    #[arg(long, value_name = "ADDR:PORT")]
+    pub(crate) udp: Option<SocketAddr>,
+    /// Receive from this queue only (af-xdp) [default: all]
+    #[arg(long, value_name = "N", conflicts_with = "udp")]
+    pub(crate) queue: Option<u32>,
+    /// End after this time [default: with --count or Ctrl-C]
+    #[arg(long, value_name = "TIME", value_parser = parse_duration)]
+    pub(crate) time: Option<Duration>,
+    /// End when this many frames have arrived; those that came at the same time are counted too
+    #[arg(long, value_name = "N")]
+    pub(crate) count: Option<u64>,
+    /// Check the marks that gen --mark writes. Ends with 1 when packets were lost, came twice or were
+    /// changed, and with 3 when no marked one came
+    #[arg(long)]
+    pub(crate) mark: bool,
+    /// Marked packets that were sent: those lost at the beginning and at the end are known then
+    #[arg(long, value_name = "N", requires = "mark")]
+    pub(crate) sent: Option<u64>,
+    /// Flows to print, those with most frames first
+    #[arg(long, value_name = "N", default_value_t = 10)]
+    pub(crate) flows: usize,
+    /// Write the result as JSON to FILE; `-` is standard output
+    #[arg(long, value_name = "FILE")]
+    pub(crate) json: Option<PathBuf>,
+    /// Print the result only
+    #[arg(long, short)]
+    pub(crate) quiet: bool,
 }
 
 /// What a lab and its frames are made of.

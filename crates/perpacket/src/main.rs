@@ -33,6 +33,7 @@ fn main() -> ExitCode {
         Command::Ab(args) => commands::ab::run(&args),
         Command::Gen(args) => commands::generate::run(&args),
         Command::Run(args) => commands::run::run(&args),
+        Command::Sink(args) => commands::sink::run(&args),
         Command::Wire(args) => commands::wire::run(&args),
         Command::Doctor(args) => commands::doctor::run(&args),
     };

@@ -29,7 +29,7 @@ fn refused(args: &[&str]) -> String {
 
 #[test]
 fn help_texts() {
-    for command in ["path", "ab", "gen", "run", "wire", "doctor"] {
+    for command in ["path", "ab", "gen", "run", "sink", "wire", "doctor"] {
         insta::assert_snapshot!(format!("help-{command}"), stdout(&[command, "--help"]));
     }
     insta::assert_snapshot!("help", stdout(&["--help"]));
@@ -94,6 +94,14 @@ fn bad_input_is_named_with_what_to_do() {
         (&["path", "raw-drop", "--qdisc", "netem"], "use --clock machine"),
         (&["path", "xdp-drop", "--qdisc", "pfifo", "--backend", "xdp-live"], "use --backend mmsg"),
         (&["run", "/nonexistent.toml"], "read the scenario /nonexistent.toml"),
+        (&["sink"], "perpacket sink --udp ADDR:PORT"),
+        (&["sink", "nowhere0"], "no device is called `nowhere0`"),
+        (&["sink", "lo", "--by", "pcap"], "xdp, packet-ring, af-xdp and udp"),
+        (&["sink", "lo", "--by", "xdp", "--mark"], "does not see marks"),
+        (&["sink", "lo", "--by", "udp"], "use --udp ADDR:PORT"),
+        (&["sink", "lo", "--queue", "0"], "use --by af-xdp"),
+        (&["sink", "--udp", "203.0.113.7:9"], "bind socket on UDP 203.0.113.7:9"),
+        (&["sink", "--udp", "127.0.0.1:0", "--sent", "5"], "--mark"),
         (&["wire", "10G"], "a frame size is missing"),
         (&["wire", "10G", "63"], "64 bytes at least"),
         (&["wire", "diff", "1"], "two rates"),

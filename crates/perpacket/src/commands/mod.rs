@@ -5,6 +5,7 @@ pub(crate) mod doctor;
 pub(crate) mod generate;
 pub(crate) mod path;
 pub(crate) mod run;
+pub(crate) mod sink;
 pub(crate) mod wire;
 
 use std::time::Duration;
