@@ -47,6 +47,18 @@ impl SmallCounter {
         (last < self.modulus.number).then_some((first, signed(self.step), self.period))
     }
 
+    /// The same in the form that it comes from.
+    pub(crate) fn wide(&self) -> Counter {
+        Counter {
+            base: self.base.into(),
+            down: self.down,
+            start: self.start.into(),
+            step: self.step.into(),
+            modulus: self.modulus.number.into(),
+            period: self.period.number.into(),
+        }
+    }
+
     /// What the packet's number is reduced by.
     pub(crate) fn period_number(&self) -> u64 {
         self.period.number
@@ -125,7 +137,8 @@ impl Counter {
     /// This is how trafgen counts in a field: 5 to 10 by 4 is 5, 9, 5, 9; 1 to 10 by 4 is 1, 5, 9, 2, 6, 10, 3 ...
     /// Downwards it is the mirror image.
     pub(crate) fn in_field(least: u128, most: u128, step: u128, down: bool) -> Self {
-        if most > u128::from(u64::MAX) {
+        // In single steps, to begin again is to go on at the remainder.
+        if step == 1 || most > u128::from(u64::MAX) {
             let base = if down { most } else { least };
             return Self::new(base, down, 0, step, (most - least).wrapping_add(1), 0);
         }

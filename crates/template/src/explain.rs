@@ -129,13 +129,14 @@ impl Text<'_> {
         };
         match packet.varying.iter().find(touches) {
             Some(varying)
-                if varying.at == at || (varying.mask == 0 && at.len() > 4 && varying.at.end == at.end) =>
+                if varying.at == at
+                    || varying.mask == 0 && varying.at.start >= at.start && varying.at.end == at.end =>
             {
                 let show = |number: u128| {
-                    let used = varying.at.len().min(16);
+                    // Of a long field only the last bytes may vary.
                     let mut whole = self.frame[at.clone()].to_vec();
-                    let start = whole.len().saturating_sub(used);
-                    whole[start..].copy_from_slice(&number.to_be_bytes()[16 - (at.len() - start)..]);
+                    whole[varying.at.start - at.start..]
+                        .copy_from_slice(&number.to_be_bytes()[16 - varying.at.len()..]);
                     value(&whole, &Field { mask: 0, ..*field })
                 };
                 format!("  varies: {}", source(varying, packet.first, show))

@@ -96,6 +96,8 @@ fn what_is_said_of_packets() {
     let told: Vec<_> = (0..4).map(|packet| (plan.weight(packet), plan.l2_bytes(packet))).collect();
     assert_eq!(told, [(Some(3), Some(60)), (Some(3), Some(61)), (Some(1), Some(1)), (None, None)]);
     assert!(plan.explain(0).is_some());
+    let range = parse("{ ipv4(sa=dinc(10.0.0.1, 10.0.0.9)), udp() }").unwrap().plan.explain(0).unwrap();
+    assert!(range.contains("counter 10.0.0.1, 10.0.0.2, 10.0.0.3, ..., again after 9"), "{range}");
     let held = parse("{ udp(dp=dinc(9, 16, 1, 4)) }").unwrap().plan.explain(0).unwrap();
     assert!(held.contains("counter 9, 10, 11, ..., again after 32, each for 4 packets"), "{held}");
 }

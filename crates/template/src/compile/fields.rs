@@ -238,12 +238,21 @@ pub(super) fn resolve(pending: &PendingVarying, bytes: &[u8]) -> Varying {
     varying
 }
 
-/// A counter in a long field whose values begin with the same bytes changes the last ones only: 2, 4 or 8. So it is
-/// faster, and has a form as instructions. Nothing else may vary in these bytes.
+/// Whether [`narrow`] may do anything.
+pub(super) fn may_be_narrow(varying: &Varying) -> bool {
+    let counts = matches!(varying.source, Source::Small(_) | Source::Counter(_) | Source::Held(_));
+    counts && varying.mask == 0 && varying.at.len() > 2
+}
+
+/// A counter whose values begin with the same bytes changes the last ones only: 2, 4 or 8. So it is faster, has fewer bytes in
+/// checksums, and in the longest fields a form as instructions. Nothing else may vary in these bytes.
 pub(super) fn narrow(varying: &mut Varying, bytes: &mut [u8]) {
     let len = varying.at.len();
-    for used in [2, 4, 8] {
+    for used in [2, 4, 8].into_iter().filter(|&used| used < len) {
         let narrowed = match &varying.source {
+            Source::Small(counter) => {
+                counter.wide().narrow(used).map(|(prefix, counter)| (prefix, Source::counter(counter, used)))
+            }
             Source::Counter(counter) => {
                 counter.narrow(used).map(|(prefix, counter)| (prefix, Source::counter(counter, used)))
             }

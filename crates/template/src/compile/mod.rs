@@ -236,7 +236,7 @@ impl Builder<'_> {
         let mut varying: Vec<Varying> = Vec::with_capacity(self.varying.len());
         for (index, pending) in self.varying.iter().enumerate() {
             let mut resolved = fields::resolve(pending, &self.bytes);
-            if resolved.at.len() > 8 && self.varies_alone(index) {
+            if fields::may_be_narrow(&resolved) && self.varies_alone(index) {
                 fields::narrow(&mut resolved, &mut self.bytes);
             }
             match varying.last_mut() {
