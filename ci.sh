@@ -23,7 +23,7 @@ help() {
   smoke       the main job, short: every packet accounted for, nothing left behind
   deny        licences and sources of dependencies, where cargo-deny is installed
   fuzz        captures and the packet language with random bytes, FUZZ_SECONDS (20) each, where cargo-fuzz is
-              installed (not part of all)
+              installed
   bench       the senders beside trafgen (root; not part of all)
 EOF
 }
@@ -39,7 +39,7 @@ verb_all() {
     log=$(mktemp)
     # shellcheck disable=SC2064
     trap "rm -f '$log'" EXIT
-    for verb in setup fmt lint docs structure test privileged rootless smoke deny; do
+    for verb in setup fmt lint docs structure test privileged rootless smoke fuzz deny; do
         say "== $verb"
         started=$SECONDS code=0
         "./${0##*/}" "$verb" 2>&1 </dev/null | tee "$log" || code=$?
@@ -84,6 +84,7 @@ verb_setup() {
             fail "a C linker is missing; on Debian: apt-get install ${missing[*]}"
         fi
     fi
+    if in_ci && is_root; then install_peers; fi
     command -v cargo >/dev/null || fail "cargo is not in PATH; a Rust toolchain of $(wanted_rust) or later is needed (rustup)"
     rust_is_new_enough || fail "rustc is $(rustc --version | cut -d' ' -f2), $(wanted_rust) is needed: rustup update stable"
     if [ $install = yes ] && command -v rustup >/dev/null && ! has_components; then
@@ -91,7 +92,21 @@ verb_setup() {
     fi
     say "$(rustc --version), $(gcc --version | head -n 1)"
     has_components || say "clippy or rustfmt is missing, so fmt and lint cannot run: rustup component add clippy rustfmt"
-    command -v trafgen >/dev/null || say "trafgen is missing (only bench needs it): apt-get install netsniff-ng"
+    command -v trafgen >/dev/null || say "trafgen is missing (benchmarks and one test compare with it): apt-get install netsniff-ng"
+    command -v tshark >/dev/null || say "tshark is missing (some tests compare with it): apt-get install tshark"
+    cargo fuzz --version >/dev/null 2>&1 || say "cargo-fuzz is missing (only fuzz needs it): cargo install --locked cargo-fuzz"
+}
+
+# What some tests compare with or need, and skip aloud where it is missing.
+install_peers() {
+    local missing=() program
+    for program in g++ trafgen tshark; do command -v "$program" >/dev/null || missing+=("$program"); done
+    if [ ${#missing[@]} -gt 0 ] && command -v apt-get >/dev/null; then
+        { apt-get update -q && DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends g++ netsniff-ng tshark; } ||
+            say "could not install all of ${missing[*]}: what needs them is skipped"
+    fi
+    cargo fuzz --version >/dev/null 2>&1 || cargo install --quiet --locked cargo-fuzz ||
+        say "could not install cargo-fuzz: fuzzing is skipped"
 }
 
 can_link() {

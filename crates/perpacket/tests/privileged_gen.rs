@@ -3,6 +3,8 @@
 
 mod common;
 
+use std::process::Stdio;
+
 use common::{Done, Running, Scratch, assert_whole, command, measured, perpacket, wait_for};
 use lab::{Lab, Plan, Port};
 use linux::cpu;
@@ -17,6 +19,8 @@ const FLOWS: &str =
 const MIXED: &str = "weight(7): size(64): { ipv4(ttl=64, da=drnd()), udp(sp=drnd(), dp=9), drnd(4) }
                      weight(4): size(594): { ipv4(ttl=64, da=198.18.0.2), udp(sp=1024, dp=dinc()) }
                      size(1518): { ipv4(ttl=64, da=198.18.0.2), udp(sp=1024, dp=9) }";
+/// With room for a mark.
+const MARKED: &str = "{ ipv4(ttl=64, sa=198.18.0.1, da=198.18.0.2), udp(sp=1024, dp=dinc(9, 16)), drnd(18) }";
 const WAYS: [&str; 5] = ["xdp-live", "af-xdp", "tx-ring", "mmsg", "inject"];
 
 /// A run whose packets all arrived; what was generated.
@@ -130,6 +134,50 @@ fn a_device_must_be_allowed_and_its_counters_agree() {
     assert_eq!(done.code, Some(1), "{done:?}");
     let done = run(&["gen", FLOWS, "--to", "v9", "--count", "1", "--allow-device", "v9"]);
     assert!(done.code == Some(2) && done.stderr.contains("no device is called `v9`"), "{done:?}");
+}
+
+/// What `gen` marks, `sink` finds: nothing is missing, and of what is left out all is.
+#[test]
+fn marked_packets_are_told_apart_where_they_arrive() {
+    if !test_may_run("marked_packets_are_told_apart_where_they_arrive") {
+        return;
+    }
+    let mut plan = Plan::new();
+    plan.namespace("here").namespace("there");
+    plan.veth(Port::new("here", "v0"), Port::new("there", "v1"));
+    let lab = Lab::build(&plan).unwrap();
+    let scratch = Scratch::new();
+    for (sent, expected, code) in [("2000", "2000", 0), ("2000", "2005", 1)] {
+        let json = scratch.file("arrivals.json");
+        let sink = ["sink", "v1", "--by", "packet-ring", "--mark", "--count", "2000", "--time", "20s"];
+        let mut sink = lab
+            .netns("there")
+            .run(|| {
+                command(&sink)
+                    .args(["--sent", expected, "--json", &json])
+                    .stderr(Stdio::piped())
+                    .spawn()
+                    .unwrap()
+            })
+            .unwrap();
+        wait_for("the sink listens", || {
+            let sockets =
+                std::fs::read_to_string(format!("/proc/{}/net/packet", sink.id())).unwrap_or_default();
+            // The sixth column says whether it receives already.
+            sockets.lines().any(|line| line.split_whitespace().nth(5) == Some("1")).then_some(())
+        });
+        let done: Done = lab
+            .netns("here")
+            .run(|| {
+                let args = ["gen", MARKED, "--mark", "--count", sent, "--to", "v0", "--allow-device", "v0"];
+                command(&args).args(["--no-save", "--quiet"]).output().unwrap().into()
+            })
+            .unwrap();
+        assert_eq!(done.code, Some(0), "{done:?}");
+        let status = wait_for("the sink has what it waits for", || sink.try_wait().unwrap());
+        let arrived = std::fs::read_to_string(&json).unwrap();
+        assert_eq!(status.code(), Some(code), "{arrived}");
+    }
 }
 
 #[test]

@@ -8,7 +8,7 @@ use template::{Flags, Protocol, parse_switch};
 
 use crate::cell::parse_backend;
 use crate::cli::{FlagArgs, GenArgs};
-use crate::generate::{self, read_program};
+use crate::generate::{self, FLAGS, read_program};
 use crate::report::Outcome;
 use crate::scenario::{Generate, HostUse, JOB, Packets, SCHEMA, Target};
 use crate::session::fresh_seed;
@@ -83,7 +83,7 @@ fn packets(args: &GenArgs) -> Result<Packets> {
         }
         (None, None) => {
             packets.program = Some(args.flags.program().context("make a program of the flags")?);
-            packets.name = Some("(flags)".into());
+            packets.name = Some(FLAGS.into());
         }
     }
     Ok(packets)

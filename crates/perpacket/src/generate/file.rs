@@ -31,7 +31,7 @@ pub(super) fn write(scenario: &Generate, path: &Path, output: &OutputArgs) -> Re
     ensure!(scenario.send.threads == 1, "a file is written by one thread: use --threads 1");
     let stop = Stop::listen()?;
     let job = Job::prepare(scenario)?;
-    for warning in job.source.warnings().iter().filter(|_| !output.quiet) {
+    for warning in job.source.warnings(scenario).iter().filter(|_| !output.quiet) {
         report::write_stderr(&report::warning_line(warning));
     }
     let interval_ns = job.pps.map_or(INTERVAL_NS, |pps| 1e9 / pps);

@@ -40,7 +40,7 @@ use way::Way;
 use workers::Done;
 
 pub(crate) use look::look;
-pub(crate) use source::read_program;
+pub(crate) use source::{FLAGS, read_program};
 
 /// Bytes of an Ethernet header.
 const ETHERNET_BYTES: usize = 14;
@@ -92,7 +92,7 @@ pub(crate) fn run(scenario: &Generate, output: &OutputArgs) -> Result<Outcome> {
 
     let mut recorder = start_record(&job, &way, &abilities, output)?;
     let mut warnings = doctor::left_behind(&left_behind);
-    warnings.extend(job.source.warnings());
+    warnings.extend(job.source.warnings(scenario));
     warnings.extend(way.fallback.clone());
     for warning in warnings {
         if !output.quiet {

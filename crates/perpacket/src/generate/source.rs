@@ -29,6 +29,9 @@ const CYCLE_MAX: u64 = 4096;
 /// The most bytes of them.
 const CYCLE_BYTES_MAX: usize = 4 << 20;
 
+/// What a program is called that flags stand for.
+pub(crate) const FLAGS: &str = "(flags)";
+
 /// What is sent, ready to be handed to workers.
 pub(crate) enum Source {
     /// A program, and the part of it that each thread sends; none for one that has no packet.
@@ -53,12 +56,15 @@ impl Source {
     }
 
     /// Where the program is understood differently from trafgen, or probably not as meant.
-    pub(crate) fn warnings(&self) -> Vec<Warning> {
+    pub(crate) fn warnings(&self, scenario: &Generate) -> Vec<Warning> {
         let (compiled, emitters) = match self {
             Self::Program { compiled, emitters } => (compiled, emitters),
             Self::Capture(file) => return file.warnings(),
         };
-        let mut all: Vec<Warning> = compiled.warnings.iter().map(language_warning).collect();
+        // Nobody wrote the program that flags stand for, so nobody expects what trafgen would do.
+        let is_written = scenario.packets.name.as_deref() != Some(FLAGS);
+        let found = compiled.warnings.iter().filter(|_| is_written);
+        let mut all: Vec<Warning> = found.map(language_warning).collect();
         let idle = emitters.iter().filter(|emitter| emitter.is_none()).count();
         if idle > 0 {
             all.push(warning(

@@ -1,7 +1,7 @@
 //! From results to text: the only place that prints.
 
-mod audit;
 mod arrivals;
+mod audit;
 mod costs;
 mod file;
 mod numbers;
@@ -16,10 +16,10 @@ use std::process::ExitCode;
 use anyhow::{Context, Result};
 use serde::Serialize;
 
-pub(crate) use audit::{AuditJson, audit_text};
 pub(crate) use arrivals::{
     Amount, Arrivals, Ended, FlowRow, Lost, MarksPart, Part, SCHEMA, StreamRow, arrivals_text,
 };
+pub(crate) use audit::{AuditJson, audit_text};
 pub(crate) use costs::{CellResult, cost_table, counters_text};
 pub(crate) use file::OutputFile;
 pub(crate) use opening::{generator_opening, opening, warning_line};
