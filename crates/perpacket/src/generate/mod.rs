@@ -31,7 +31,7 @@ use crate::host::Abilities;
 use crate::progress::Progress;
 use crate::recorder::{self, Recorder};
 use crate::report::{self, Outcome};
-use crate::scenario::{Generate, Target};
+use crate::scenario::{Generate, TIME_S, Target};
 use crate::stop::{Deadline, Stop};
 use crate::{doctor, environment, session};
 
@@ -44,6 +44,10 @@ pub(crate) use source::{FLAGS, read_program};
 
 /// Bytes of an Ethernet header.
 const ETHERNET_BYTES: usize = 14;
+
+/// Time that a run at a rate has to catch up after the end of its time: a part of it, and some more, in seconds.
+const GRACE_SHARE: f64 = 0.02;
+const GRACE_S: f64 = 0.2;
 
 /// What was asked for and the packets of it, ready to be sent.
 struct Job<'a> {
@@ -171,6 +175,22 @@ impl<'a> Job<'a> {
         Some(Pace { start_ns: 0, interval_ns: 1e9 / self.pps? })
     }
 
+    /// How long is sent at most. At a rate a count ends the run, and what is left when the time is up is what a delay held
+    /// back: it has a little longer.
+    fn time(&self) -> Duration {
+        let asked = self.scenario.send.time_s.unwrap_or(*TIME_S.end());
+        let grace = if self.pps.is_some() { GRACE_S + GRACE_SHARE * asked } else { 0.0 };
+        Duration::from_secs_f64(asked + grace)
+    }
+
+    /// Packets that must be sent, or the run has not done what it was asked for. A time asks for none.
+    fn wanted(&self) -> Option<u64> {
+        if self.scenario.send.time_s.is_some() {
+            return None;
+        }
+        self.count
+    }
+
     /// Packets of worker number `worker` of `workers`.
     fn share(&self, worker: usize, workers: usize) -> Option<u64> {
         let (count, worker, workers) = (self.count?, worker as u64, workers as u64);
@@ -199,8 +219,7 @@ fn send(
     };
     let workers = way::open_workers(job, way, place.as_ref())?;
     ensure!(!workers.is_empty(), "the program has no packet for any of the {} threads", job.cpus.len());
-    let deadline = job.scenario.send.time_s.filter(|_| job.pps.is_none()).map(Duration::from_secs_f64);
-    let deadline = deadline.map(Deadline::after);
+    let deadline = Deadline::after(job.time());
     let mut progress = Progress::new(output);
     let start = clock::monotonic_ns();
     let mut live = report::Live::new(job.pps, job.source.mean_l2_bytes());
@@ -210,15 +229,11 @@ fn send(
     };
     let done = workers::run(workers, netns, |confirmed| {
         let seconds = (clock::monotonic_ns() - start) as f64 / 1e9;
-        let share = match (deadline, job.count) {
-            (_, Some(count)) => confirmed as f64 / count as f64,
-            (Some(deadline), None) => deadline.share(),
-            (None, None) => 0.0,
-        };
+        let share = job.count.map_or(0.0, |count| confirmed as f64 / count as f64).max(deadline.share());
         if let Some(line) = live.line(seconds, confirmed, || Some(meter.as_mut()?.counted().ok()?.dropped)) {
             progress.show(share, &line);
         }
-        stop.asked() || deadline.is_some_and(|deadline| deadline.passed())
+        stop.asked() || deadline.passed()
     })?;
     progress.clear();
     let counted = place.as_mut().map(|place| place.meter.counted()).transpose()?;
@@ -265,7 +280,7 @@ impl Sending {
                 .as_ref()
                 .map(|(place, counted)| counted.ledger(sent, &place.name, job.source.frame_bytes())),
             disagreement: counted.as_ref().and_then(|(_, counted)| counted.disagreement(packets)),
-            wanted: job.count,
+            wanted: job.wanted(),
             interrupted: false,
             failures: done.iter().filter_map(|done| done.error.as_ref()).map(report::chain).collect(),
         }
