@@ -127,7 +127,7 @@ pub(crate) struct GenArgs {
     #[arg(long)]
     pub(crate) explain: bool,
     /// Send nothing: make the first N packets and report flows, sizes and wrong checksums or lengths
-    #[arg(long, value_name = "N", num_args = 0..=1, default_missing_value = "10000")]
+    #[arg(long, value_name = "N", num_args = 0..=1, require_equals = true, default_missing_value = "10000")]
     pub(crate) check: Option<u64>,
     #[command(flatten)]
     pub(crate) flags: FlagArgs,
@@ -222,7 +222,7 @@ pub(crate) struct SendArgs {
     /// Packets of all threads together
     #[arg(long, short = 'n', value_name = "N")]
     pub(crate) count: Option<u64>,
-    /// Time [default: 10s without a count]
+    /// The longest time [default: 10s without a count; for a file 1000 packets]. At a rate, as many packets
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     pub(crate) time: Option<Duration>,
     /// Rate of all threads together: 750kpps, 1Gbit (of the frames without FCS), or 1Gbit/wire

@@ -3,10 +3,15 @@
 use std::fs;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+
+/// Time that a run has to end by itself after a signal.
+const PATIENCE: Duration = Duration::from_millis(500);
 
 /// The end of a run, from outside or by time.
 #[derive(Debug, Clone)]
@@ -15,20 +20,32 @@ pub(crate) struct Stop {
 }
 
 impl Stop {
-    /// Listens to SIGINT and SIGTERM from now on, and to SIGHUP unless it was to be ignored at the start, as nohup has it. A
-    /// second signal ends the process at once; the next start puts back what that left.
+    /// Listens to SIGINT and SIGTERM from now on, and to SIGHUP unless it was to be ignored at the start, as nohup has it. The
+    /// first one asks for the end. Another one, [`PATIENCE`] or more after it, ends the process at once; the next start puts
+    /// back what that left. One that comes sooner is a key pressed twice.
     pub(crate) fn listen() -> Result<Self> {
         let asked = Arc::new(AtomicBool::new(false));
         let ignored = ignored_signals(&fs::read_to_string("/proc/self/status").unwrap_or_default());
         let hangup_ignored = ignored >> (SIGHUP - 1) & 1 == 1;
-        for signal in
-            [SIGINT, SIGTERM, SIGHUP].into_iter().filter(|&signal| signal != SIGHUP || !hangup_ignored)
-        {
-            let code = 128 + signal;
-            signal_hook::flag::register_conditional_shutdown(signal, code, Arc::clone(&asked))
-                .and_then(|_| signal_hook::flag::register(signal, Arc::clone(&asked)))
-                .with_context(|| format!("listen to signal {signal}"))?;
-        }
+        let heard =
+            [SIGINT, SIGTERM, SIGHUP].into_iter().filter(|&signal| signal != SIGHUP || !hangup_ignored);
+        let mut signals = Signals::new(heard).context("listen to signals")?;
+        let flag = Arc::clone(&asked);
+        let listen = move || {
+            let mut first = None::<Instant>;
+            for signal in signals.forever() {
+                match first {
+                    None => first = Some(Instant::now()),
+                    Some(first) if first.elapsed() < PATIENCE => {}
+                    Some(_) => std::process::exit(128 + signal),
+                }
+                flag.store(true, Ordering::Relaxed);
+            }
+        };
+        thread::Builder::new()
+            .name("signals".into())
+            .spawn(listen)
+            .context("start the thread that listens to signals")?;
         Ok(Self { asked })
     }
 

@@ -8,6 +8,8 @@ use crate::SyscallError;
 
 /// Room for the verifier's log. It grows with the program; the end, where the reason stands, is what is kept.
 const LOG_BYTES: usize = 1 << 20;
+/// How often loading is tried again after a signal.
+const RETRIES: u32 = 5;
 /// How much of the log's end goes into an error.
 const LOG_BYTES_SHOWN: usize = 4096;
 
@@ -91,9 +93,16 @@ impl Program {
     /// When the verifier refuses it, the end of its log is in [`SyscallError::detail`]. The log is asked for in
     /// a second attempt only, since writing it makes loading slower.
     pub fn load(spec: &ProgramSpec<'_>) -> Result<Self, SyscallError> {
-        let loaded = try_load(spec, &mut []).or_else(|first| {
+        // A signal interrupts the verifier (EAGAIN; bpf_check, kernel/bpf/verifier.c, 6.18).
+        let mut first = try_load(spec, &mut []);
+        for _ in 0..RETRIES {
+            match &first {
+                Err(error) if error.raw_os_error() == Some(libc::EAGAIN) => first = try_load(spec, &mut []),
+                _ => break,
+            }
+        }
+        let loaded = first.or_else(|first| {
             let mut log = vec![0; LOG_BYTES];
-            // The second attempt may succeed where the first was interrupted (EAGAIN).
             try_load(spec, &mut log).map_err(|_| {
                 let error = SyscallError::new("load BPF program", spec.name, first);
                 match log_end(&log) {

@@ -3,7 +3,6 @@
 use std::fs::File;
 use std::io::BufReader;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::{Context, Result, bail, ensure};
@@ -22,8 +21,6 @@ pub(crate) struct CaptureFile {
     path: PathBuf,
     keep_going: bool,
     facts: Facts,
-    /// Bytes of the frames that were handed out, without FCS.
-    sent_bytes: Arc<AtomicU64>,
     /// Why it could not be read further while it was sent.
     failure: Arc<Mutex<Option<String>>>,
 }
@@ -79,7 +76,7 @@ impl CaptureFile {
                 path.display()
             );
         }
-        Ok(Self { path: path.into(), keep_going, facts, sent_bytes: Arc::default(), failure: Arc::default() })
+        Ok(Self { path: path.into(), keep_going, facts, failure: Arc::default() })
     }
 
     /// Packets in it.
@@ -97,9 +94,14 @@ impl CaptureFile {
         self.facts.l2_bytes as f64 / self.facts.packets as f64
     }
 
-    /// Bytes of all frames that were handed out, without FCS.
-    pub(crate) fn sent_bytes(&self) -> u64 {
-        self.sent_bytes.load(Ordering::Relaxed)
+    /// Bytes of the first packets, without FCS; all of them, where they cannot be read again.
+    pub(crate) fn l2_bytes(&self, packets: u64) -> u64 {
+        if packets >= self.facts.packets {
+            return self.facts.l2_bytes;
+        }
+        let Ok(mut stream) = self.stream() else { return self.facts.l2_bytes };
+        let mut room = vec![0; self.facts.longest];
+        (0..packets).map_while(|_| stream.next(&mut room)).map(|(len, _)| len as u64).sum()
     }
 
     /// Why it could not be read to its end while it was sent.
@@ -181,7 +183,6 @@ impl CaptureFile {
             path: self.path.clone(),
             frame: Vec::new(),
             first_ns: None,
-            sent_bytes: Arc::clone(&self.sent_bytes),
             failure: Arc::clone(&self.failure),
         })
     }
@@ -193,7 +194,6 @@ struct Stream {
     path: PathBuf,
     frame: Vec<u8>,
     first_ns: Option<u64>,
-    sent_bytes: Arc<AtomicU64>,
     failure: Arc<Mutex<Option<String>>>,
 }
 
@@ -211,7 +211,6 @@ impl Stream {
         // It may have grown since it was read through.
         let len = self.frame.len().min(room.len());
         room[..len].copy_from_slice(&self.frame[..len]);
-        self.sent_bytes.fetch_add(len as u64, Ordering::Relaxed);
         let since = captured.ns.map(|ns| ns.saturating_sub(*self.first_ns.get_or_insert(ns)));
         Some((len, since))
     }

@@ -2,9 +2,10 @@
 
 use std::fs::File;
 use std::io::BufWriter;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use traffic::capture::{CaptureFormat, CaptureWriter};
 
 use super::Job;
@@ -29,6 +30,16 @@ struct Written<'a> {
 /// Writes the packets, with the times at which they would be sent, from 0 on: the same program and seed give the same file.
 pub(super) fn write(scenario: &Generate, path: &Path, output: &OutputArgs) -> Result<Outcome> {
     ensure!(scenario.send.threads == 1, "a file is written by one thread: use --threads 1");
+    if let Some(kind) = scenario.send.backend {
+        bail!("{kind} into a file: no backend is needed to write one; leave --backend out");
+    }
+    if let Some(capture) = scenario.packets.capture.as_deref().filter(|capture| is_same_file(capture, path)) {
+        bail!(
+            "write the capture file {}: it is {} itself, which is read meanwhile; name another file",
+            path.display(),
+            capture.display()
+        );
+    }
     let stop = Stop::listen()?;
     let job = Job::prepare(scenario)?;
     for warning in job.source.warnings(scenario).iter().filter(|_| !output.quiet) {
@@ -58,7 +69,13 @@ pub(super) fn write(scenario: &Generate, path: &Path, output: &OutputArgs) -> Re
         report::write_json(json, &Written { file: path, packets, l2_bytes })?;
     }
     if prints_text(output.json.as_deref()) && !output.quiet {
-        write_stdout(&report::written_text(path, packets, l2_bytes))?;
+        write_stdout(&report::written_text(path, packets, l2_bytes, stop.asked()))?;
     }
     Ok(Outcome::Good)
+}
+
+/// Whether two names are of one file.
+fn is_same_file(one: &Path, other: &Path) -> bool {
+    let identity = |path: &Path| path.metadata().ok().map(|metadata| (metadata.dev(), metadata.ino()));
+    identity(one).is_some_and(|one| identity(other) == Some(one))
 }

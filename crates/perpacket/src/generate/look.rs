@@ -21,6 +21,7 @@ pub(crate) fn look(
     check: Option<u64>,
     json: Option<&Path>,
 ) -> Result<Outcome> {
+    ensure!(json.is_none() || check.is_some(), "--json is for --check; --explain is for people");
     let source = Source::open(scenario)?;
     let mut text = String::new();
     if explain {

@@ -42,6 +42,10 @@ use workers::Done;
 pub(crate) use look::look;
 pub(crate) use source::{FLAGS, read_program};
 
+/// Why packets of xdp-live may be missing.
+const XDP_LIVE_HINT: &str = "a veth takes redirected packets only if its other end has NAPI on: `ethtool -K PEER gro on` there, or an XDP \
+                             program; other devices need a driver with ndo_xdp_xmit. The other backends need neither";
+
 /// Bytes of an Ethernet header.
 const ETHERNET_BYTES: usize = 14;
 
@@ -72,6 +76,8 @@ pub(crate) struct Sending {
     pub(crate) disagreement: Option<i64>,
     /// Packets that were to be sent; none where the time decided.
     pub(crate) wanted: Option<u64>,
+    /// What may be the reason where packets are missing.
+    pub(crate) hint: Option<String>,
     /// Whether a signal ended it.
     pub(crate) interrupted: bool,
     /// Why workers ended early.
@@ -185,10 +191,8 @@ impl<'a> Job<'a> {
 
     /// Packets that must be sent, or the run has not done what it was asked for. A time asks for none.
     fn wanted(&self) -> Option<u64> {
-        if self.scenario.send.time_s.is_some() {
-            return None;
-        }
-        self.count
+        let send = &self.scenario.send;
+        if send.time_s.is_some() { None } else { send.count.or(self.source.count()) }
     }
 
     /// Packets of worker number `worker` of `workers`.
@@ -236,9 +240,12 @@ fn send(
         stop.asked() || deadline.passed()
     })?;
     progress.clear();
-    let counted = place.as_mut().map(|place| place.meter.counted()).transpose()?;
-    let interrupted = stop.asked();
-    Ok(Sending { interrupted, ..Sending::new(job, way, done, place.zip(counted)) })
+    let counted = place.as_mut().map(|place| place.meter.counted()).transpose();
+    let mut failures: Vec<String> = counted.as_ref().err().map(report::chain).into_iter().collect();
+    failures.extend(job.source.failure());
+    let mut sending = Sending::new(job, way, done, place.zip(counted.unwrap_or_default()));
+    sending.failures.extend(failures);
+    Ok(Sending { interrupted: stop.asked(), ..sending })
 }
 
 impl Sending {
@@ -251,11 +258,10 @@ impl Sending {
         });
         let workers: Vec<GeneratedBy> = done
             .iter()
-            .enumerate()
-            .map(|(number, done)| GeneratedBy {
+            .map(|done| GeneratedBy {
                 cpu: u32::try_from(done.cpu).unwrap_or(u32::MAX),
                 packets: done.sent.confirmed,
-                l2_bytes: job.source.l2_bytes(number, done.sent.confirmed),
+                l2_bytes: job.source.l2_bytes(done.number, done.sent.confirmed),
                 wall_ns: done.wall_ns,
                 cpu_ns: done.cpu_ns,
                 calls: u64::from(done.sent.calls),
@@ -273,12 +279,16 @@ impl Sending {
             extra: Extra::new(),
         };
         let sent = Count { packets, seen_by: way.seen_by().into() };
+        let ledger: Option<Ledger> = counted
+            .as_ref()
+            .map(|(place, counted)| counted.ledger(sent, &place.name, job.source.frame_bytes()));
+        let is_open = ledger.as_ref().is_some_and(|book| !book.closes());
+        let hint = (is_open && way.kind == BackendKind::XdpLive).then(|| XDP_LIVE_HINT.to_owned());
         Self {
             generated,
             gaps,
-            ledger: counted
-                .as_ref()
-                .map(|(place, counted)| counted.ledger(sent, &place.name, job.source.frame_bytes())),
+            ledger,
+            hint,
             disagreement: counted.as_ref().and_then(|(_, counted)| counted.disagreement(packets)),
             wanted: job.wanted(),
             interrupted: false,
@@ -286,17 +296,19 @@ impl Sending {
         }
     }
 
-    /// Achieved rate against the one that was asked for, as a share: 0 is exact. None without a rate.
+    /// Packets that were sent against those that were due by the end, as a share: 0 is exact. None without a rate.
     pub(crate) fn rate_error(&self) -> Option<f64> {
-        let asked = self.generated.asked_pps?;
-        let achieved = self.generated.packets as f64 / (self.generated.wall_ns as f64 / 1e9);
-        Some(achieved / asked - 1.0)
+        let g = &self.generated;
+        let interval_ns = 1e9 / g.asked_pps? * g.workers.len() as f64;
+        let due: f64 =
+            g.workers.iter().map(|worker| (worker.wall_ns as f64 / interval_ns).floor() + 1.0).sum();
+        Some(g.packets as f64 / due - 1.0)
     }
 
-    /// Whether the rate that was asked for was held, to a thousandth or to a packet.
+    /// Whether the rate that was asked for was held, to a thousandth or to a packet of each worker.
     pub(crate) fn rate_held(&self) -> bool {
-        let one_packet = 1.5 / self.generated.packets.max(1) as f64;
-        self.rate_error().is_none_or(|error| error.abs() <= one_packet.max(0.001))
+        let one_packet = self.generated.workers.len() as f64 / self.generated.packets.max(1) as f64;
+        self.rate_error().is_none_or(|error| error.abs() <= one_packet.clamp(0.001, 0.01))
     }
 }
 
@@ -305,9 +317,14 @@ fn judge(sending: &Sending, strict: bool) -> Outcome {
     let closes = sending.ledger.as_ref().is_none_or(|book| book.closes() && book.dropped_packets() == 0)
         && sending.disagreement.is_none();
     let sent = sending.generated.packets;
-    let whole = sending.failures.is_empty()
-        && (sending.interrupted || sending.wanted.is_none_or(|wanted| sent == wanted));
-    if closes && whole && (sending.rate_held() || !strict) { Outcome::Good } else { Outcome::No }
+    let is_whole = sending.wanted.is_none_or(|wanted| sent == wanted);
+    let in_order = closes && sending.failures.is_empty() && (sending.rate_held() || !strict);
+    match (in_order, is_whole) {
+        (true, true) => Outcome::Good,
+        // A person ended it before all was sent.
+        (true, false) if sending.interrupted => Outcome::Inconclusive,
+        _ => Outcome::No,
+    }
 }
 
 /// Starts the record, and says what is going to happen.

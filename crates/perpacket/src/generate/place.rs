@@ -2,9 +2,10 @@
 
 use anyhow::{Context, Result, bail};
 use lab::{Lab, Plan, Port};
+use linux::ethtool::EthtoolSocket;
 use linux::netns::Netns;
 use linux::nft::Family;
-use linux::route::{LinkStats, RouteSocket};
+use linux::route::{Link, LinkStats, RouteSocket};
 use measure::ledger::{Count, Drop, Ledger};
 use traffic::BackendKind;
 use traffic::programs::Action;
@@ -116,7 +117,13 @@ impl Place {
             );
         }
         let meter = Meter::new(RouteSocket::open()?, link.ifindex, false, None)?;
-        Ok(Self { name: name.into(), ifindex: link.ifindex, queues: link.tx_queues, home: Home::Here, meter })
+        Ok(Self {
+            name: name.into(),
+            ifindex: link.ifindex,
+            queues: transmit_queues(&link),
+            home: Home::Here,
+            meter,
+        })
     }
 
     /// Runs `work` in the namespace that is sent from.
@@ -126,6 +133,13 @@ impl Place {
             Home::Here => Ok(work()),
         }
     }
+}
+
+/// Transmit queues in use: a device may have been made for more.
+fn transmit_queues(link: &Link) -> Option<u32> {
+    let channels = EthtoolSocket::open().and_then(|socket| socket.channels(&link.name));
+    let in_use = channels.ok().map(|channels| channels.tx + channels.combined).filter(|&queues| queues > 0);
+    in_use.or(link.tx_queues)
 }
 
 impl Meter {

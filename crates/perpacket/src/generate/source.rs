@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, ensure};
 use ebpf::{Assembler, Reg};
 use template::{
-    Compiled, Device, Emitter, Include, Included, Includes, LowerError, ParseOptions, Plan, Program,
+    Compiled, Device, Emitter, Include, Included, Includes, LowerError, LoweredLength, ParseOptions, Plan,
+    Program,
 };
 use traffic::mark::{Mark, Marker};
 use traffic::{Frames, Timeline};
@@ -199,6 +200,14 @@ impl Source {
         Ok(())
     }
 
+    /// Why what is sent could not be read to its end.
+    pub(crate) fn failure(&self) -> Option<String> {
+        match self {
+            Self::Program { .. } => None,
+            Self::Capture(file) => file.failure(),
+        }
+    }
+
     /// Packets that there are; none for a program, which has no end.
     pub(crate) fn count(&self) -> Option<u64> {
         match self {
@@ -224,7 +233,7 @@ impl Source {
                 let emitter = emitters.get(worker).and_then(Option::as_ref);
                 emitter.map_or(0, |emitter| l2_bytes(&compiled.plan, emitter, packets))
             }
-            Self::Capture(file) => file.sent_bytes(),
+            Self::Capture(file) => file.l2_bytes(packets),
         }
     }
 }
@@ -361,10 +370,8 @@ fn language_warning(found: &template::Warning) -> Warning {
     )
 }
 
-/// Whether a worker's packets can be written by a program in the kernel.
-pub(super) fn lowering(emitter: &Emitter) -> Result<(), LowerError> {
+/// Whether a worker's packets can be written by a program in the kernel, and whether they have one length.
+pub(super) fn lowering(emitter: &Emitter) -> Result<LoweredLength, LowerError> {
     let mut asm = Assembler::new();
-    emitter
-        .lower_with_length(&mut asm, Reg::R6, Reg::R8, [Reg::R3, Reg::R4, Reg::R5, Reg::R0, Reg::R1])
-        .map(|_| ())
+    emitter.lower_with_length(&mut asm, Reg::R6, Reg::R8, [Reg::R3, Reg::R4, Reg::R5, Reg::R0, Reg::R1])
 }

@@ -131,7 +131,7 @@ pub(super) fn open_workers(job: &Job<'_>, way: &Way, place: Option<&Place>) -> R
         let in_kernel = matches!(way.kind, BackendKind::Inject | BackendKind::XdpLive);
         let seconds = if in_kernel { CHUNK_IN_KERNEL_S } else { CHUNK_S };
         let chunk = pace.map_or(CHUNK, |pace| (seconds * 1e9 / pace.interval_ns).ceil().max(1.0) as u64);
-        workers.push(Worker { cpu: job.cpus[worker], generator, count, chunk, pace });
+        workers.push(Worker { number: worker, cpu: job.cpus[worker], generator, count, chunk, pace });
     }
     Ok(workers)
 }
@@ -203,7 +203,7 @@ fn open_live(
         frame: emitter.longest(),
         header_bytes: emitter.lowered_bytes(),
         write_packet: &write,
-        shortens: job.source.frame_bytes().is_none(),
+        shortens: matches!(source::lowering(emitter)?, LoweredLength::InRegister(_)),
         pace,
         batch: None,
     })?;

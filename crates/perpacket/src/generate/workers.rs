@@ -18,6 +18,8 @@ const LEAD_NS: u64 = 5_000_000;
 
 /// One thread about to send.
 pub(crate) struct Worker {
+    /// Which part of the packets is its.
+    pub(crate) number: usize,
     /// The CPU that it runs on.
     pub(crate) cpu: usize,
     pub(crate) generator: Box<dyn Generator>,
@@ -32,9 +34,10 @@ pub(crate) struct Worker {
 /// What a thread did.
 #[derive(Debug)]
 pub(crate) struct Done {
+    pub(crate) number: usize,
     pub(crate) cpu: usize,
     pub(crate) sent: Sent,
-    /// From its start to the end of its last packet; with a pace, to when the next one would have been due.
+    /// From its start, with a pace from when its first packet is due, to the end of its last call.
     pub(crate) wall_ns: u64,
     pub(crate) cpu_ns: u64,
     pub(crate) gaps: Option<Gaps>,
@@ -90,6 +93,7 @@ impl Worker {
     /// All that one thread does.
     fn work(mut self, netns: Option<&Netns>, stop: &AtomicBool, confirmed: &AtomicU64) -> Done {
         let mut done = Done {
+            number: self.number,
             cpu: self.cpu,
             sent: Sent::default(),
             wall_ns: 0,
@@ -119,7 +123,7 @@ impl Worker {
         let result = self.send_all(stop, confirmed, &mut done.sent);
         let end = clock::monotonic_ns();
         done.wall_ns = match self.pace {
-            Some(pace) => end.saturating_sub(pace.start_ns.max(begin)) + pace.interval_ns as u64,
+            Some(pace) => end.saturating_sub(pace.start_ns.max(begin)),
             None => end - begin,
         };
         done.cpu_ns = clock::thread_cpu_ns() - thread;

@@ -41,7 +41,11 @@ pub(crate) fn generator_opening(
     if let Some(time_s) = send.time_s {
         line += &format!(", at most {time_s} s");
     }
-    line += &send.rate.as_ref().map_or(", as fast as it goes".into(), |rate| format!(", {rate}"));
+    line += &match (&send.rate, &packets.capture) {
+        (Some(rate), _) => format!(", {rate}"),
+        (None, Some(_)) => format!(", {} times as fast as recorded", packets.speed.unwrap_or(1.0)),
+        (None, None) => ", as fast as it goes".into(),
+    };
     if send.threads > 1 {
         line += &format!(", {} threads", send.threads);
     }

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use measure::gaps::{Figures, Gaps};
+use measure::ledger::Ledger;
 use measure::record::Generated;
 
 use super::numbers::{signed, thousands};
@@ -83,6 +84,9 @@ pub(crate) fn sending_text(sending: &Sending, verbose: bool) -> String {
             text += &ledger_text(book);
         }
     }
+    if let Some(hint) = &sending.hint {
+        text += &format!("{hint}\n");
+    }
     if let Some(difference) = sending.disagreement {
         text += &format!("the counter of the device differs from what was sent by {}\n", signed(difference));
     }
@@ -98,18 +102,22 @@ pub(crate) fn language_text(warning: &template::Warning) -> String {
 }
 
 /// What was written to a capture file.
-pub(crate) fn written_text(path: &Path, packets: u64, l2_bytes: u64) -> String {
+pub(crate) fn written_text(path: &Path, packets: u64, l2_bytes: u64, interrupted: bool) -> String {
     format!(
-        "wrote {} packets, {} bytes (without FCS), to {}\n",
+        "wrote {} packets, {} bytes (without FCS), to {}{}\n",
         thousands(packets),
         thousands(l2_bytes),
-        path.display()
+        path.display(),
+        if interrupted { "; stopped by a signal" } else { "" }
     )
 }
 
 fn totals(g: &Generated, sending: &Sending) -> String {
+    // What cannot be found again was made, but whether it left is not known.
+    let is_confirmed = sending.ledger.as_ref().is_none_or(Ledger::closes);
     let mut line = format!(
-        "sent {} packets, {} bytes (without FCS), in {:.3} s",
+        "{} {} packets, {} bytes (without FCS), in {:.3} s",
+        if is_confirmed { "sent" } else { "handed over" },
         thousands(g.packets),
         thousands(g.l2_bytes),
         g.wall_ns as f64 / 1e9
@@ -142,7 +150,8 @@ fn rate(g: &Generated, sending: &Sending) -> String {
     );
     if let (Some(asked), Some(error)) = (g.asked_pps, sending.rate_error()) {
         let held = if sending.rate_held() { "held" } else { "NOT HELD" };
-        line += &format!("\nasked {} pps: {held} ({:+.3} %)", thousands(asked.round() as u64), error * 100.0);
+        let asked = if asked < 10.0 { format!("{asked}") } else { thousands(asked.round() as u64) };
+        line += &format!("\nasked {asked} pps: {held} ({:+.3} %)", error * 100.0);
     }
     line
 }

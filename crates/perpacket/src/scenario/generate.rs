@@ -115,10 +115,11 @@ impl Target {
     /// What a word means: `lab`, `memory`, a name that ends as those of capture files do, or else a device.
     pub(crate) fn parse(word: &str) -> Self {
         let extension = Path::new(word).extension().and_then(|extension| extension.to_str());
+        let extension = extension.map(str::to_ascii_lowercase);
         match word {
             "lab" => Self::Lab,
             "memory" => Self::Memory,
-            _ if matches!(extension, Some("pcap" | "pcapng")) => Self::File(word.into()),
+            _ if matches!(extension.as_deref(), Some("pcap" | "pcapng")) => Self::File(word.into()),
             _ => Self::Device(word.into()),
         }
     }
@@ -251,6 +252,11 @@ impl AskedRate {
             lower if lower.ends_with("/wire") => (text.trim()[..text.trim().len() - 5].to_owned(), true),
             _ => (text.to_owned(), false),
         };
+        let lower = number.to_ascii_lowercase();
+        ensure!(
+            ["pps", "p/s", "bit", "bps", "b/s"].iter().any(|unit| lower.contains(unit)),
+            "--rate {text}: a unit is missing: write {number}pps, or {number}bit for bits per second of the frames"
+        );
         let rate = parse_rate(&number).with_context(|| {
             format!("--rate {text}: write 750kpps, 1Gbit (bits of the frames, without FCS) or 1Gbit/wire (with FCS, preamble and gap)")
         })?;
@@ -335,7 +341,7 @@ mod tests {
             ("count = 10", "", "nothing ends the run"),
             ("count = 10", "count = 0", "count 0"),
             ("threads = 1", "threads = 0", "threads 0"),
-            ("count = 10", "count = 10\n rate = \"fast\"", "750kpps"),
+            ("count = 10", "count = 10\n rate = \"fast\"", "a unit is missing"),
             ("to = \"lab\"", "to = \"eth0\"", "--allow-device eth0"),
             ("to = \"lab\"", "to = \"eth0\"\n allow_device = \"eth1\"", "does not allow eth0"),
             ("seed = 3", "seed = 3\n capture = \"a.pcap\"", "either a program or a capture"),
