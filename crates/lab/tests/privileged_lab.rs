@@ -316,3 +316,59 @@ fn a_device_with_a_default_route_is_refused() {
     let refused = lab.netns("a").run(|| lab::named_device("outside")).unwrap().unwrap_err();
     assert!(matches!(refused, lab::NamedDeviceError::DefaultRoute { .. }), "{refused}");
 }
+
+#[test]
+fn a_device_that_shares_a_wire_with_a_default_route_is_refused() {
+    if !test_may_run("a_device_that_shares_a_wire_with_a_default_route_is_refused") {
+        return;
+    }
+    let (near, far): (IpAddr, IpAddr) = ("198.18.0.1".parse().unwrap(), "198.18.0.2".parse().unwrap());
+    let mut plan = Plan::new();
+    plan.namespace("a").namespace("b");
+    plan.veth(Port::new("a", "port"), Port::new("b", "there"));
+    plan.veth(Port::new("a", "pair0"), Port::new("a", "pair1"));
+    let lab = Lab::build(&plan).unwrap();
+    let netns = lab.netns("a");
+    let named = |name: &'static str| netns.run(|| lab::named_device(name)).unwrap();
+    let carrier = |name| match named(name) {
+        Err(lab::NamedDeviceError::DefaultRoute { carrier, .. }) => Some(carrier),
+        other => {
+            assert_eq!(other.unwrap().name, name);
+            None
+        }
+    };
+    let mut socket = netns.run(RouteSocket::open).unwrap().unwrap();
+    let index = |socket: &mut RouteSocket, name: &str| socket.link_by_name(name).unwrap().unwrap().ifindex;
+
+    socket.create_bridge("br").unwrap();
+    let (port, br, pair0) =
+        (index(&mut socket, "port"), index(&mut socket, "br"), index(&mut socket, "pair0"));
+    socket.set_up(br).unwrap();
+    socket.set_master(port, br).unwrap();
+    socket.add_address(br, near, 24).unwrap();
+    assert_eq!(carrier("port"), None);
+    socket.add_route(("0.0.0.0".parse().unwrap(), 0), Some(far), br).unwrap();
+    assert_eq!((carrier("br").as_deref(), carrier("port").as_deref()), (Some("br"), Some("br")));
+    assert_eq!((carrier("pair0"), carrier("lo")), (None, None));
+    socket.delete_link(br).unwrap();
+
+    // The other end of a pair is a wire of its own, though its number stands where a VLAN's lower device does.
+    let halves = [("0.0.0.0".parse().unwrap(), 1), ("128.0.0.0".parse().unwrap(), 1)];
+    socket.add_address(pair0, near, 24).unwrap();
+    for half in halves {
+        socket.add_route(half, Some(far), pair0).unwrap();
+    }
+    assert_eq!((carrier("pair0").as_deref(), carrier("pair1")), (Some("pair0"), None));
+
+    for (above, kind) in [("mv0", "macvlan"), ("vl0", "vlan")] {
+        let mut ip = std::process::Command::new("ip");
+        ip.args(["link", "add", "link", "pair0", "name", above, "type", kind]);
+        if kind == "vlan" {
+            ip.args(["id", "5"]);
+        }
+        match netns.run(|| ip.output()).unwrap() {
+            Ok(output) if output.status.success() => assert_eq!(carrier(above).as_deref(), Some("pair0")),
+            other => eprintln!("SKIPPED: no {kind} can be made here: {other:?}"),
+        }
+    }
+}

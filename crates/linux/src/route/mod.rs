@@ -341,7 +341,8 @@ impl RouteSocket {
     }
 
     /// The devices that a default route of any table uses, IPv4 and IPv6, in ascending order. A test must not
-    /// be run on these: the machine may be reached over them.
+    /// be run on these: the machine may be reached over them. A route to so much of the addresses that a few
+    /// are as good as a default route counts as one: half of them, or `2000::/3`, all that are in use.
     ///
     /// # Errors
     /// EINTR where routes changed meanwhile; EOPNOTSUPP where a default route goes through a next hop object
@@ -416,8 +417,12 @@ fn default_route_devices(payload: &[u8]) -> Option<Vec<u32>> {
     const RTA_OIF: u16 = 4;
     const RTA_MULTIPATH: u16 = 9;
     const RTA_NH_ID: u16 = 30;
-    let (Some(&prefix_bits), Some(&kind)) = (payload.get(1), payload.get(7)) else { return Some(Vec::new()) };
-    if prefix_bits != 0 || kind != libc::RTN_UNICAST {
+    let (Some(&family), Some(&prefix_bits), Some(&kind)) = (payload.first(), payload.get(1), payload.get(7))
+    else {
+        return Some(Vec::new());
+    };
+    let most_bits = if i32::from(family) == libc::AF_INET6 { 3 } else { 1 };
+    if prefix_bits > most_bits || kind != libc::RTN_UNICAST {
         return Some(Vec::new());
     }
     let mut devices = Vec::new();
@@ -464,6 +469,19 @@ mod tests {
         assert_eq!(default_route_devices(&route(0, 1, device)), Some(vec![7]));
         assert_eq!(default_route_devices(&route(24, 1, device)), Some(vec![]));
         assert_eq!(default_route_devices(&route(0, 7, device)), Some(vec![]), "unreachable");
+    }
+
+    #[test]
+    fn routes_that_make_a_default_route_together_count() {
+        let devices = |family: u8, prefix_bits| {
+            let mut message = route(prefix_bits, 1, |request| {
+                request.put(4, &7_u32.to_ne_bytes());
+            });
+            message[0] = family;
+            default_route_devices(&message).unwrap()
+        };
+        assert_eq!((devices(2, 1), devices(2, 2)), (vec![7], vec![]), "0.0.0.0/1 and 128.0.0.0/1");
+        assert_eq!((devices(10, 1), devices(10, 3), devices(10, 7)), (vec![7], vec![7], vec![]), "2000::/3");
     }
 
     #[test]
