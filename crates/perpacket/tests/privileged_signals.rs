@@ -80,29 +80,20 @@ fn hangup_is_ignored() -> bool {
 }
 
 #[test]
-fn a_second_signal_ends_a_run_at_once() {
-    if !test_may_run("a_second_signal_ends_a_run_at_once") {
+fn a_key_pressed_twice_ends_a_run_cleanly() {
+    if !test_may_run("a_key_pressed_twice_ends_a_run_cleanly") {
         return;
     }
     let _one = alone();
     let original = rcu_original();
-    // The command holds the run up: only the second signal can end it.
-    let scratch = Scratch::new();
-    let slow = format!("echo $$ >{}; exec sleep 60", scratch.file("pid"));
-    let mut run = Running::start(&["ab", "raw-drop", "--a", &slow, "--b", &slow, "--time", "60s"]);
-    let command =
-        wait_for("the command runs", || fs::read_to_string(scratch.file("pid")).ok()?.trim().parse().ok());
+    let (mut run, held) = measuring(&LONG);
     run.signal(Signal::INT);
-    // One that follows at once is a key pressed twice. The run goes on to end by itself, which it cannot here.
-    let done = wait_for("a later signal ends it", || {
-        run.signal(Signal::TERM);
-        (!run.is_alive()).then(|| run.end())
-    });
-    assert_eq!(done.code, Some(143), "{done:?}");
-    let command = rustix::process::Pid::from_raw(command).unwrap();
-    // The first signal may have ended it.
-    let _ = rustix::process::kill_process(command, Signal::KILL);
-    assert_eq!(perpacket_clean().code, Some(0));
+    run.signal(Signal::TERM);
+    let done = run.end();
+    assert!(matches!(done.code, Some(0 | 3)), "{done:?}");
+    assert!(done.stdout.contains("stopped by a signal"), "{done:?}");
+    assert_eq!(run.record().end.as_ref().unwrap().outcome, Outcome::Interrupted);
+    held.wait_until_gone();
     wait_until_put_back(&original, &[run.pid()]);
 }
 
