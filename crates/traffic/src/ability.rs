@@ -33,6 +33,8 @@ impl Ability {
 pub enum Lack {
     /// The kernel was built without an option.
     KernelOption(&'static str),
+    /// The kernel was built without something, or has it in a module that is not loaded.
+    Module(&'static str),
     /// The kernel is older than a version.
     KernelVersion(&'static str),
     /// The process lacks capabilities, or has them only in a user namespace where they do not suffice.
@@ -47,6 +49,7 @@ impl fmt::Display for Lack {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::KernelOption(option) => write!(f, "the kernel was built without {option}"),
+            Self::Module(what) => write!(f, "the kernel has no {what}"),
             Self::KernelVersion(version) => write!(f, "the kernel is older than {version}"),
             Self::Capabilities(capabilities) => {
                 let names: Vec<&str> = capabilities.iter().map(|capability| capability.name()).collect();
@@ -75,7 +78,8 @@ pub fn probe() -> Vec<Ability> {
         }
         BackendKind::TxRing | BackendKind::Mmsg => packet_socket.clone(),
         BackendKind::Memory => None,
-        BackendKind::Udp | BackendKind::Pktgen => Some(Lack::NotBuilt),
+        BackendKind::Pktgen => crate::pktgen::probe().err().map(|error| pktgen_lack(&error)),
+        BackendKind::Udp => Some(Lack::NotBuilt),
     };
     BackendKind::ALL.map(|kind| Ability { kind, lack: lack(kind) }).into()
 }
@@ -107,6 +111,14 @@ fn socket_lack(error: &SyscallError, option: &'static str) -> Lack {
     }
 }
 
+fn pktgen_lack(error: &SyscallError) -> Lack {
+    match error.errno() {
+        Some(libc::ENOENT) => Lack::Module("/proc/net/pktgen (CONFIG_NET_PKTGEN; modprobe pktgen)"),
+        Some(libc::EPERM | libc::EACCES) => Lack::Capabilities(&[Capability::NetAdmin]),
+        _ => Lack::Other(error.to_string()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::io;
@@ -124,6 +136,8 @@ mod tests {
         assert_eq!(bpf_lack(&error(libc::EINVAL)).to_string(), "the kernel is older than Linux 5.18");
         let capability = bpf_lack(&error(libc::EPERM)).to_string();
         assert!(capability.starts_with("the process lacks CAP_BPF and CAP_NET_ADMIN"), "{capability}");
+        let module = pktgen_lack(&error(libc::ENOENT)).to_string();
+        assert_eq!(module, "the kernel has no /proc/net/pktgen (CONFIG_NET_PKTGEN; modprobe pktgen)");
         assert!(bpf_lack(&error(libc::ENOMEM)).to_string().contains("try on backend"));
     }
 
@@ -134,6 +148,8 @@ mod tests {
         assert_eq!(kinds, BackendKind::ALL);
         let lack = |kind| abilities.iter().find(|ability| ability.kind == kind).unwrap().lack.clone();
         assert_eq!(lack(BackendKind::Memory), None);
-        assert_eq!(lack(BackendKind::Pktgen), Some(Lack::NotBuilt));
+        assert_eq!(lack(BackendKind::Udp), Some(Lack::NotBuilt));
+        let pktgen = std::path::Path::new("/proc/thread-self/net/pktgen").exists();
+        assert_eq!(matches!(lack(BackendKind::Pktgen), Some(Lack::Module(_))), !pktgen);
     }
 }

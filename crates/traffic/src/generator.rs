@@ -20,6 +20,15 @@ pub struct Pace {
     pub interval_ns: f64,
 }
 
+/// What sending took, by the clock of who did it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Spent {
+    /// From the first packet to the end of the last one; with a pace, to when the next one would have been due.
+    pub wall_ns: u64,
+    /// CPU time.
+    pub cpu_ns: u64,
+}
+
 /// Sends packets when they are due, and knows the gaps between them.
 pub trait Generator: Send + fmt::Debug {
     /// Which way the packets take.
@@ -53,4 +62,10 @@ pub trait Generator: Send + fmt::Debug {
 
     /// The gaps between packets until now, as this sender saw them; those within a grain are 0. None without a pace.
     fn gaps(&mut self) -> Option<Gaps>;
+
+    /// What sending took, where another thread than the calling one does it, whose clocks see nothing of it; known when all is
+    /// over.
+    fn spent(&self) -> Option<Spent> {
+        None
+    }
 }

@@ -22,6 +22,7 @@
 //! | `pace` | a backend that sends each packet when it is due: at a rate, or as in a recording |
 //! | `ability` | what this host can do, and what is lacking |
 //! | `live` | what sends at a rate from inside the kernel |
+//! | `pktgen` | the kernel's own generator |
 //! | `inject`, `af_xdp`, `tx_ring`, `mmsg`, `memory` | the backends |
 //! | `threads` | several backends as one, each on a thread and a CPU of its own |
 //! | [`programs`] | the eBPF programs that make frames, and those that count and end them |
@@ -54,6 +55,7 @@ pub mod mark;
 mod memory;
 mod mmsg;
 mod pace;
+mod pktgen;
 pub mod programs;
 pub mod receive;
 mod sink;
@@ -64,7 +66,7 @@ pub use ability::{Ability, Lack, probe};
 pub use af_xdp::{AfXdp, AfXdpSpec};
 pub use backend::{Backend, BackendKind, SendError, Sent, UnknownBackend};
 pub use frames::{FrameError, Frames};
-pub use generator::{Generator, Pace};
+pub use generator::{Generator, Pace, Spent};
 pub use headers::Flow;
 pub use inject::{Inject, InjectSpec};
 pub use linux::xsk::BindMode;
@@ -72,6 +74,7 @@ pub use live::{LiveError, LiveGenerator, LiveSpec};
 pub use memory::Memory;
 pub use mmsg::{Mmsg, MmsgSpec};
 pub use pace::{Paced, Recorded, Timeline, Timing, recording};
+pub use pktgen::{Pktgen, PktgenAddresses, PktgenError, PktgenPackets, PktgenSpec, PktgenTags};
 pub use sink::ProgramSink;
 pub use threads::Threads;
 pub use tx_ring::{TxRingBackend, TxRingSpec};

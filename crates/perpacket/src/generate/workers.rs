@@ -127,6 +127,9 @@ impl Worker {
             None => end - begin,
         };
         done.cpu_ns = clock::thread_cpu_ns() - thread;
+        if let Some(spent) = self.generator.spent() {
+            (done.wall_ns, done.cpu_ns) = (spent.wall_ns, spent.cpu_ns);
+        }
         result
     }
 
