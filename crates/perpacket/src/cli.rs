@@ -210,7 +210,8 @@ pub(crate) struct FlagArgs {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "How they are sent")]
 pub(crate) struct SendArgs {
-    /// xdp-live, af-xdp, tx-ring, mmsg, or inject (into a lab) [default: the best one that works]
+    /// xdp-live, af-xdp, tx-ring, mmsg, inject (into a lab), or pktgen (the kernel's, where it is
+    /// loaded) [default: the best one that works]
     #[arg(long, value_name = "BACKEND")]
     pub(crate) backend: Option<String>,
     /// Threads that send, each on a CPU of its own

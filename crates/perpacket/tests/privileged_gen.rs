@@ -217,13 +217,17 @@ fn what_cannot_be_sent_is_said() {
         (&["{ udp() }", "--flows", "8"], "--flows"),
         (&["/nonexistent.cfg"], "/nonexistent.cfg"),
         (&["-i", "/dev/null"], "no regular file"),
-        (&["{ udp() }", "--backend", "pktgen"], "pktgen"),
         (&["{ udp() }", "--mark"], "16 bytes longer"),
         (&["--frame", "63"], "64"),
     ] {
         let done = perpacket(&[&["gen"], args, &["--quiet", "--count", "10"]].concat());
         assert!(done.code == Some(2) && done.stderr.contains(why), "{args:?}: {done:?}");
     }
+    // It is there, or it is said what to load; and without it or with it, these are not its packets.
+    let done = perpacket(&["gen", "--tcp", "--count", "10", "--backend", "pktgen"]);
+    let loaded = std::path::Path::new("/proc/net/pktgen").exists();
+    let (code, why) = if loaded { (0, "packets go another way") } else { (2, "modprobe pktgen") };
+    assert!(done.code == Some(code) && done.stderr.contains(why), "{done:?}");
     // Too long for a program in the kernel: it goes another way, and says so.
     let done = perpacket(&["gen", &long, "--count", "10", "--backend", "xdp-live"]);
     assert!(done.code == Some(0) && done.stderr.contains("packets go another way"), "{done:?}");

@@ -11,6 +11,7 @@
 mod capture;
 mod file;
 mod look;
+mod pktgen;
 mod place;
 mod source;
 mod way;
@@ -104,6 +105,9 @@ pub(crate) fn run(scenario: &Generate, output: &OutputArgs) -> Result<Outcome> {
     let mut warnings = doctor::left_behind(&left_behind);
     warnings.extend(job.source.warnings(scenario));
     warnings.extend(way.fallback.clone());
+    if way.kind == BackendKind::Pktgen {
+        warnings.extend(pktgen::warnings(&job));
+    }
     for warning in warnings {
         if !output.quiet {
             report::write_stderr(&report::warning_line(&warning));

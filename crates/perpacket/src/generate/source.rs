@@ -148,7 +148,8 @@ impl Source {
         if mark {
             return Ok((marked(longest, emitter, worker as u16)?, None));
         }
-        let cycle = cycle(plan, &emitter).filter(|&count| count as usize * longest <= CYCLE_BYTES_MAX);
+        let cycle =
+            period(plan, &emitter, CYCLE_MAX).filter(|&count| count as usize * longest <= CYCLE_BYTES_MAX);
         let frames = match cycle {
             Some(count) => Frames::cycle((0..count).map(|index| emitter.to_vec(index)).collect())?,
             None => Frames::varied(longest, move |index, room| Some(emitter.emit(index, room)))?,
@@ -345,14 +346,14 @@ fn marked(longest: usize, emitter: Emitter, stream: u16) -> Result<Frames> {
     })?)
 }
 
-/// After how many packets all repeats, if soon.
-fn cycle(plan: &Plan, emitter: &Emitter) -> Option<u64> {
+/// After how many packets all repeats, if after no more than `most`.
+pub(super) fn period(plan: &Plan, emitter: &Emitter, most: u64) -> Option<u64> {
     let mut periods = (0..plan.packets()).map(|packet| plan.period(packet));
     let period = periods.try_fold(1_u64, |all, one| {
         let one = one?;
-        (all / common_divisor(all, one)).checked_mul(one).filter(|&period| period <= CYCLE_MAX)
+        (all / common_divisor(all, one)).checked_mul(one).filter(|&period| period <= most)
     })?;
-    period.checked_mul(emitter.round_packets()).filter(|&cycle| cycle <= CYCLE_MAX)
+    period.checked_mul(emitter.round_packets()).filter(|&period| period <= most)
 }
 
 /// The greatest common divisor.

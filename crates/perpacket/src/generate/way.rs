@@ -7,9 +7,10 @@ use template::{LowerError, LoweredLength};
 use traffic::programs::{Destination, GeneratorProgram};
 use traffic::{
     AfXdp, AfXdpSpec, Backend, BackendKind, Frames, Generator, LiveGenerator, LiveSpec, Memory, Mmsg,
-    MmsgSpec, Pace, Paced, Timing, TxRingBackend, TxRingSpec,
+    MmsgSpec, Pace, Paced, Pktgen, PktgenSpec, Timing, TxRingBackend, TxRingSpec,
 };
 
+use super::pktgen;
 use super::place::Place;
 use super::source::{self, Source};
 use super::workers::Worker;
@@ -38,6 +39,7 @@ impl Way {
             BackendKind::AfXdp => "completion ring",
             BackendKind::TxRing => "completed ring slots",
             BackendKind::Mmsg => "accepted by sendmmsg",
+            BackendKind::Pktgen => "pktgen, accepted by the driver",
             _ => "sender",
         }
     }
@@ -69,10 +71,10 @@ pub(super) fn choose(job: &Job<'_>, abilities: &Abilities) -> Result<Way> {
         }
         ensure!(
             !matches!(kind, BackendKind::Memory | BackendKind::Udp),
-            "{kind} does not send packets out of a device: use xdp-live, af-xdp, tx-ring or mmsg"
+            "{kind} does not send packets out of a device: use xdp-live, af-xdp, tx-ring, mmsg or pktgen"
         );
         let Some(reason) = obstacle(job, kind) else { return Ok(Way { kind, fallback: None }) };
-        let kind = best(job, abilities, &order[1.min(order.len() - 1)..])?;
+        let kind = best(job, abilities, order)?;
         let fact = format!("{}: {reason}", asked.map_or("", BackendKind::name));
         let fallback = warning("packets go another way than was asked for", fact, "they are sent by ");
         let fallback = Warning { next_step: format!("they are sent by {kind}"), ..fallback };
@@ -94,6 +96,9 @@ fn best(job: &Job<'_>, abilities: &Abilities, order: &[BackendKind]) -> Result<B
 
 /// Why these packets cannot go this way; none where they can.
 fn obstacle(job: &Job<'_>, kind: BackendKind) -> Option<String> {
+    if kind == BackendKind::Pktgen {
+        return pktgen::told(job).err();
+    }
     if !matches!(kind, BackendKind::Inject | BackendKind::XdpLive) {
         return None;
     }
@@ -146,6 +151,9 @@ fn open(
 ) -> Result<Box<dyn Generator>> {
     if let (BackendKind::Inject | BackendKind::XdpLive, Some(place)) = (kind, place) {
         return open_live(job, kind, place, worker, pace);
+    }
+    if let (BackendKind::Pktgen, Some(place)) = (kind, place) {
+        return open_pktgen(job, place, worker, pace);
     }
     let (frames, timeline) = job.source.frames(worker, job.pps.is_none(), job.scenario.packets.mark)?;
     let timing = match (pace, timeline) {
@@ -208,6 +216,23 @@ fn open_live(
         batch: None,
     })?;
     Ok(Box::new(generator))
+}
+
+/// The kernel's generator.
+fn open_pktgen(
+    job: &Job<'_>,
+    place: &Place,
+    worker: usize,
+    pace: Option<Pace>,
+) -> Result<Box<dyn Generator>> {
+    let spec = PktgenSpec {
+        device: place.name.clone(),
+        cpu: job.cpus[worker],
+        packets: pktgen::told(job).map_err(anyhow::Error::msg)?.packets,
+        count: job.count,
+        delay_ns: pace.map(|pace| pktgen::delay_ns(pace.interval_ns)),
+    };
+    Ok(Box::new(place.run(|| Pktgen::new(&spec))??))
 }
 
 /// Opens a backend that sends out of a device of the calling thread's namespace, in its queue `queue` where it is bound to
