@@ -74,10 +74,18 @@ fn upper(id: Id, header: &[u8], len: usize) -> Option<Id> {
         // Only the first fragment has the header of the next protocol.
         Id::Ipv4 if word(6) & 0x1fff == 0 => proto::upper_of(id, u32::from(header[9])),
         Id::Ipv6 => proto::upper_of(id, u32::from(header[6])),
-        Id::Udp | Id::Tcp => proto::upper_of(id, word(2)).or_else(|| proto::upper_of(id, word(0))),
+        Id::Udp | Id::Tcp => by_port(id, word(0), word(2), header.len() - len),
         Id::Vxlan => Some(Id::Eth),
         _ => None,
     }
+}
+
+/// A tunnel's packets go to its port, and their source port is anything. DNS is asked and answers at its port, and what is
+/// too short for it there (an empty segment, for one) is something else.
+fn by_port(id: Id, source: u32, destination: u32, payload_bytes: usize) -> Option<Id> {
+    let dns = |found: &Id| *found == Id::Dns;
+    let found = proto::upper_of(id, destination).or_else(|| proto::upper_of(id, source).filter(dns))?;
+    (found != Id::Dns || payload_bytes >= proto::of(Id::Dns).bytes).then_some(found)
 }
 
 fn pause_or_pfc(upper: Id, header: &[u8]) -> Id {

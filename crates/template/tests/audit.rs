@@ -99,6 +99,19 @@ fn no_checksum_and_padding_are_no_problem() {
 }
 
 #[test]
+fn a_port_alone_makes_no_header_that_is_cut_off() {
+    let cut = |text| problems(&packets(text, 1)[0]).contains(&Problem::Truncated);
+    for text in [
+        "{ ipv4(ttl=9), udp(sp=4789, dp=9), fill(0, 18) }",
+        "{ ipv6(hl=9), udp(sp=53, dp=9) }",
+        "{ ipv4(ttl=9), tcp(sp=1024, dp=53, syn), fill(0, 6) }",
+    ] {
+        assert!(!cut(text), "{text}");
+    }
+    assert!(cut("{ ipv4(ttl=9), udp(sp=9, dp=4789), fill(0, 18) }"), "a tunnel's packets go to its port");
+}
+
+#[test]
 fn problems_are_counted_from_the_first_packet_on() {
     let right = frame("ipv4(ttl=1), udp(sp=1, dp=2)");
     let wrong = frame("ipv4(ttl=0), ipv4(ttl=0), udp(sp=1, dp=2)");
