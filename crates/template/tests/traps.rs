@@ -109,6 +109,13 @@ const REFUSED: &[(&str, &str, usize, usize)] = &[
     ("{ udp(sp=dinc(1, 2, 1, 0)) }", "this is no number of packets", 1, 24),
     ("{ dinc(1, 2, 1, 1, 0-1) }", "this is no number of packets", 1, 20),
     ("{ udp(sp=dinc(1, 2, 1, 1, 1, 1)) }", "too many arguments", 1, 10),
+    ("size(64-10): { udp() }", "this range of sizes is reversed", 1, 1),
+    ("{ 1 }\n#define\n", "the definition has no name", 2, 1),
+    ("{ ipv4(sa=1.2.3.256) }", "`1.2.3.256` is no IPv4 address", 1, 11),
+    ("{ ipv4(sa=1.2.3) }", "`1.2.3` is no IPv4 address", 1, 11),
+    ("{ eth(da=2:0:0:0:1) }", "`2:0:0:0:1` is no MAC address", 1, 10),
+    ("{ ipv6(sa=2001::db8::1) }", "`2001::db8::1` is no IPv6 address", 1, 11),
+    ("#define FAR 1.2.3\n{ ipv4(sa=FAR) }", "`1.2.3` is no IPv4 address", 2, 11),
     ("{ arp(op=answer) }", "`answer` is no value of op", 1, 10),
 ];
 
@@ -131,6 +138,10 @@ fn unknown_names_bring_the_nearest() {
         ("{ dns(qyr()) }", "qry"),
         ("{ arp(op=replay) }", "reply"),
         ("{ udp(sp=dnic()) }", "dinc"),
+        ("{ c16(ETH_P_IPP) }", "ETH_P_IP"),
+        ("{ c8(IPPROTO_UPD) }", "IPPROTO_UDP"),
+        ("{ eth(type=ETH_P_IPP) }", "ETH_P_IP"),
+        ("#define COUNT 3\n{ fill(1, CUONT) }", "COUNT"),
     ];
     for (text, nearest) in cases {
         let error = parse(text).unwrap_err();
@@ -170,7 +181,11 @@ fn definitions_of_the_command_line_count() {
     };
     assert_eq!(bytes(&options(&["ON", "VALUE=7"])), [1, 7]);
     assert_eq!(bytes(&options(&[])), [0]);
-    assert!(Program::parse("{ 1 }", &options(&["3=4"])).is_err());
+    assert_eq!(bytes(&options(&["ON=TWICE(4)", "VALUE", "TWICE(X)=(X+X)"])), [8, 1]);
+    for wrong in ["3=4", "", "=3", "A B=3", "A-B", "A(", "A=1\nB=2"] {
+        let error = Program::parse("{ 1 }", &options(&[wrong])).err();
+        assert!(error.is_some_and(|error| error.place.is_none()), "{wrong:?}");
+    }
 }
 
 #[test]

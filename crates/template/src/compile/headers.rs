@@ -294,7 +294,8 @@ fn named_value(proto: &Proto, field: &Field, value: &Value) -> Checked<Option<u3
             let message = format!("`{word}` is no value of {}", field.names[0]);
             Err(Fault::at(value.span, message)
                 .expected("a number, an address or a function")
-                .nearest(word, known.copied()))
+                .nearest(word, known.copied())
+                .unknown(word))
         }
     }
 }

@@ -31,7 +31,7 @@ const FCS_BYTES: usize = 4;
 
 /// Compiles a program.
 pub(crate) fn compile(parsed: Parsed, options: &ParseOptions<'_>) -> Result<Compiled, Error> {
-    let Parsed { packets: nodes, sources, mut warnings } = parsed;
+    let Parsed { packets: nodes, sources, mut warnings, defined } = parsed;
     let mut random = Streams::new(options.seed, 0).of_packet(0);
     let mut packets = Vec::with_capacity(nodes.len());
     let mut total = 0_usize;
@@ -42,7 +42,7 @@ pub(crate) fn compile(parsed: Parsed, options: &ParseOptions<'_>) -> Result<Comp
         for (number, size) in sizes.into_iter().enumerate() {
             random = before; // so that rnd() is the same in all sizes
             let mut packet = one(node, size, options, &mut warnings, &mut random)
-                .map_err(|fault| fault.locate(&sources))?;
+                .map_err(|fault| fault.or_defined(&defined).locate(&sources))?;
             packet.first = number as u64;
             total += packet.bytes.len();
             if total > MOST_PLAN_BYTES {

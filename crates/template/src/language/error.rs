@@ -54,15 +54,23 @@ pub(crate) struct Fault {
     pub(crate) message: String,
     pub(crate) expected: Option<String>,
     pub(crate) nearest: Option<String>,
+    /// A word that may have been meant to be a defined name.
+    pub(crate) unknown: Option<String>,
 }
 
 impl Fault {
     pub(crate) fn at(span: Span, message: impl Into<String>) -> Box<Self> {
-        Box::new(Self { span: Some(span), message: message.into(), expected: None, nearest: None })
+        Box::new(Self {
+            span: Some(span),
+            message: message.into(),
+            expected: None,
+            nearest: None,
+            unknown: None,
+        })
     }
 
     pub(crate) fn nowhere(message: impl Into<String>) -> Box<Self> {
-        Box::new(Self { span: None, message: message.into(), expected: None, nearest: None })
+        Box::new(Self { span: None, message: message.into(), expected: None, nearest: None, unknown: None })
     }
 
     pub(crate) fn expected(mut self: Box<Self>, what: impl Into<String>) -> Box<Self> {
@@ -77,6 +85,20 @@ impl Fault {
         known: impl Iterator<Item = &'a str>,
     ) -> Box<Self> {
         self.nearest = nearest(word, known);
+        self
+    }
+
+    /// Notes a word that may have been meant to be a defined name.
+    pub(crate) fn unknown(mut self: Box<Self>, word: &str) -> Box<Self> {
+        self.unknown = Some(word.to_owned());
+        self
+    }
+
+    /// Adds the defined name that is most like the unknown word, if nothing else is near.
+    pub(crate) fn or_defined(mut self: Box<Self>, defined: &[String]) -> Box<Self> {
+        if let (None, Some(word)) = (&self.nearest, &self.unknown) {
+            self.nearest = nearest(word, defined.iter().map(String::as_str));
+        }
         self
     }
 

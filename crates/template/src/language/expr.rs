@@ -164,7 +164,9 @@ impl<'a> Expressions<'a> {
             Some(number) => Ok(plain(i128::from(number), token.at)),
             None => {
                 let message = format!("{} is no number", token.shown(self.sources));
-                Err(Fault::at(token.at, message).expected(EXPECTED))
+                Err(Fault::at(token.at, message)
+                    .expected(EXPECTED)
+                    .unknown(&String::from_utf8_lossy(letters)))
             }
         }
     }

@@ -20,6 +20,8 @@ pub(crate) enum Kind {
     Mac,
     Ipv4,
     Ipv6,
+    /// Written like an address of this kind, and none.
+    NoAddress(Like),
     /// An operator or bracket; two bytes for those like `<<`, else the second is 0.
     Punct([u8; 2]),
     /// `#` before a directive's name.
@@ -32,6 +34,39 @@ pub(crate) enum Kind {
     Newline,
     /// The end of a text.
     End,
+}
+
+/// What a word with dots or colons in it was probably meant to be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Like {
+    Mac,
+    Ipv4,
+    Ipv6,
+}
+
+impl Like {
+    /// Of letters, digits, dots and colons: none if their order has a meaning other than that of an address.
+    fn of(run: &[u8]) -> Option<Self> {
+        let colons = run.iter().filter(|&&byte| byte == b':').count();
+        let dotted = run.contains(&b'.') && run[0].is_ascii_digit();
+        match colons {
+            0 => dotted.then_some(Self::Ipv4),
+            1 => None, // `[0:2]`
+            _ if run.contains(&b'.') || run.windows(2).any(|pair| pair == b"::") => Some(Self::Ipv6),
+            5 => Some(Self::Mac),
+            _ if run.split(|&byte| byte == b':').all(|part| part.len() <= 2) => Some(Self::Mac),
+            _ => Some(Self::Ipv6),
+        }
+    }
+
+    /// Its name, and an address of this kind.
+    pub(crate) fn name_and_example(self) -> (&'static str, &'static str) {
+        match self {
+            Self::Mac => ("MAC address", "02:00:00:00:00:01"),
+            Self::Ipv4 => ("IPv4 address", "10.0.0.1"),
+            Self::Ipv6 => ("IPv6 address", "fd00::1"),
+        }
+    }
 }
 
 /// A token: its kind, where its letters are, and the place to show if it is wrong (a macro's use, not its text).
@@ -211,6 +246,11 @@ impl Lexer {
         if let Some((kind, len)) = address(rest) {
             return self.token(kind, len);
         }
+        let in_run = |byte: &u8| byte.is_ascii_alphanumeric() || *byte == b':' || *byte == b'.';
+        let run = &rest[..rest.iter().position(|byte| !in_run(byte)).unwrap_or(rest.len())];
+        if let Some(like) = Like::of(run) {
+            return self.token(Kind::NoAddress(like), run.len());
+        }
         let is_word = |byte: &u8| byte.is_ascii_alphanumeric() || *byte == b'_';
         match rest.iter().position(|byte| !is_word(byte)).unwrap_or(rest.len()) {
             0 => self.token(Kind::Punct([rest[0], 0]), 1),
@@ -313,7 +353,21 @@ mod tests {
         );
         let colon = Kind::Punct([b':', 0]);
         assert_eq!(kinds("0:1"), [Kind::Word, colon, Kind::Word]);
-        assert_eq!(kinds("a:b:c"), [Kind::Word, colon, Kind::Word, colon, Kind::Word]);
+        assert_eq!(kinds("a:b"), [Kind::Word, colon, Kind::Word]);
+    }
+
+    #[test]
+    fn what_is_written_like_an_address_is_one_token() {
+        let wrong = |like| [Kind::NoAddress(like)];
+        for text in ["1.2.3.256", "1.2.3", "1.2.3.4.5", "10.0.0.1x"] {
+            assert_eq!(kinds(text), wrong(Like::Ipv4), "{text}");
+        }
+        for text in ["02:00:00:00:01", "02:00:00:00:00:00:01", "02:00:00:00:00:0g", "02:00:00:00:00:001"] {
+            assert_eq!(kinds(text), wrong(Like::Mac), "{text}");
+        }
+        for text in ["2001::db8::1", "fd00:1:2", "::1.2.3.256", "fd00::12345"] {
+            assert_eq!(kinds(text), wrong(Like::Ipv6), "{text}");
+        }
     }
 
     #[test]

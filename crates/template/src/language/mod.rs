@@ -21,6 +21,8 @@ pub(crate) struct Parsed {
     pub(crate) packets: Vec<PacketNode>,
     pub(crate) sources: Sources,
     pub(crate) warnings: Warnings,
+    /// All names that are defined, in order.
+    pub(crate) defined: Vec<String>,
 }
 
 /// Reads a program.
@@ -30,8 +32,11 @@ pub(crate) fn parse(source: &[u8], options: &ParseOptions<'_>) -> Result<Parsed,
         Ok(tokens) => tokens,
         Err(fault) => return Err(fault.locate(&pass.sources)),
     };
+    let names = pass.macros.keys().map(|name| String::from_utf8_lossy(name).into_owned());
+    let mut defined: Vec<String> = names.collect();
+    defined.sort_unstable();
     match parser::parse(&pass.sources, &tokens, &mut pass.warnings) {
-        Ok(packets) => Ok(Parsed { packets, sources: pass.sources, warnings: pass.warnings }),
-        Err(fault) => Err(fault.locate(&pass.sources)),
+        Ok(packets) => Ok(Parsed { packets, sources: pass.sources, warnings: pass.warnings, defined }),
+        Err(fault) => Err(fault.or_defined(&defined).locate(&pass.sources)),
     }
 }

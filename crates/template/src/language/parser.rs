@@ -162,6 +162,10 @@ impl Parser<'_> {
         let close = self.need(b')')?;
         self.need(b':')?;
         let span = name.at.to(close.at);
+        if first > last && self.lower(name) == "size" {
+            let right = format!("size({last}-{first}):");
+            return Err(Fault::at(span, "this range of sizes is reversed").expected(right));
+        }
         Ok(Interval { first: first.min(last), last: first.max(last), span })
     }
 
@@ -212,7 +216,7 @@ impl Parser<'_> {
             return Fault::at(token.at, format!("{} needs brackets", token.shown(self.sources)))
                 .expected("`(`");
         }
-        Fault::at(token.at, what).nearest(&word, known)
+        Fault::at(token.at, what).nearest(&word, known).unknown(&word)
     }
 
     fn call(&mut self, name: Token) -> Checked<Element> {

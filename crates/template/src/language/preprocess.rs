@@ -141,6 +141,11 @@ impl<'a> Preprocessor<'a> {
         if self.out.len() >= MOST_TOKENS {
             return Err(Fault::at(token.at, format!("the program has more than {MOST_TOKENS} tokens")));
         }
+        if let Kind::NoAddress(like) = token.kind {
+            let (name, example) = like.name_and_example();
+            let message = format!("{} is no {name}", token.shown(&self.sources));
+            return Err(Fault::at(token.at, message).expected(format!("an address such as {example}")));
+        }
         self.out.push(token);
         Ok(())
     }
@@ -173,7 +178,7 @@ impl<'a> Preprocessor<'a> {
         let name = self.next_in_file()?;
         let at = hash.at.to(name.at);
         match name.letters(&self.sources) {
-            b"define" => self.define(),
+            b"define" => self.define(at),
             b"undef" => {
                 let line = self.line()?;
                 let name = self.one_name(&line, at)?;
@@ -379,7 +384,7 @@ impl<'a> Preprocessor<'a> {
         Ok(taken)
     }
 
-    fn define(&mut self) -> Checked<()> {
+    fn define(&mut self, at: Span) -> Checked<()> {
         if let Some(file) = self.files.last_mut() {
             file.lexer.in_definition = true;
         }
@@ -388,12 +393,12 @@ impl<'a> Preprocessor<'a> {
             file.lexer.in_definition = false;
         }
         let line = line?;
-        self.define_line(&line)
+        self.define_line(&line, at)
     }
 
-    fn define_line(&mut self, line: &[Token]) -> Checked<()> {
+    fn define_line(&mut self, line: &[Token], at: Span) -> Checked<()> {
         let Some((name, rest)) = line.split_first() else {
-            return Err(Fault::nowhere("a definition has no name"));
+            return Err(Fault::at(at, "the definition has no name").expected("a name behind it"));
         };
         let letters = self.one_name(line, name.at)?;
         if letters.first().is_some_and(u8::is_ascii_digit) {
@@ -466,6 +471,20 @@ impl<'a> Preprocessor<'a> {
     /// A definition as it is given on a command line: `NAME`, which means 1, or `NAME=VALUE`.
     fn define_option(&mut self, definition: &str) -> Checked<()> {
         let (name, value) = definition.split_once('=').unwrap_or((definition, "1"));
+        let head = match name.split_once('(') {
+            Some((head, parameters)) if parameters.ends_with(')') => head,
+            _ => name,
+        };
+        let in_name = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
+        if head.is_empty() || head.as_bytes()[0].is_ascii_digit() || !head.bytes().all(in_name) {
+            let message = format!("`{name}` cannot be defined: it is no name");
+            return Err(Fault::nowhere(message).expected(
+                "NAME or NAME=VALUE, the name of letters, digits and underscores, with no digit in front",
+            ));
+        }
+        if definition.contains('\n') {
+            return Err(Fault::nowhere(format!("the definition of `{head}` has more than one line")));
+        }
         let text = format!("{name} {value}\n");
         let file = self.add(&format!("-D {name}"), text.as_bytes(), None)?;
         self.define_lines(file)
@@ -479,7 +498,7 @@ impl<'a> Preprocessor<'a> {
             let token = lexer.next(&self.sources)?;
             match token.kind {
                 Kind::End => return Ok(()),
-                Kind::Newline => self.define_line(&std::mem::take(&mut line))?,
+                Kind::Newline => self.define_line(&std::mem::take(&mut line), token.at)?,
                 _ => line.push(token),
             }
         }
