@@ -189,7 +189,7 @@ pub(crate) struct FlagArgs {
     /// Destination Ethernet address
     #[arg(long, value_name = "MAC")]
     pub(crate) dst_mac: Option<String>,
-    /// VLAN tags, the outer one first: ID[:PRIORITY],…
+    /// VLAN tags, the outer one first, each a number or NUMBER:PRIORITY
     #[arg(long, value_name = "ID,…", value_delimiter = ',')]
     pub(crate) vlan: Vec<String>,
     /// MPLS labels, the outermost first
