@@ -148,7 +148,7 @@ verb_structure() {
         'crates/perpacket/src/(report/|progress\.rs)|crates/linux/src/privilege\.rs|bench/src/|crates/[a-z]+/examples/' || broken=1
     forbid 'JSON outside of records, perpacket and the journal of lab' '\bserde_json\b' \
         'crates/measure/src/(record/|slice\.rs)|crates/perpacket/src/|crates/lab/src/journal/' || broken=1
-    forbid 'unsafe outside of linux' '\bunsafe\b' 'crates/linux/' || broken=1
+    forbid 'unsafe outside of linux and pagefrag' '\bunsafe\b' 'crates/(linux|pagefrag)/' || broken=1
     forbid 'clocks, files or threads in a pure crate' '\b(Instant|SystemTime|std::(time|fs|thread|net::(Tcp|Udp)))\b' \
         'crates/(linux|lab|traffic|perpacket)/|bench/' || broken=1
     forbid 'statistics inside the reports' \
@@ -164,7 +164,7 @@ check_dependencies() {
     for crate in crates/*/; do
         crate=$(basename "$crate")
         case $crate in
-            ebpf | linux | measure) allowed='' ;;
+            ebpf | linux | measure | pagefrag) allowed='' ;;
             template) allowed='ebpf' ;;
             traffic) allowed='ebpf linux measure' ;;
             lab) allowed='linux' ;;

@@ -1,0 +1,168 @@
+//! What both caches do: fragments are cut from a block from its end to its start.
+
+use alloc::sync::Arc;
+use core::ptr::NonNull;
+
+use crate::{
+    Align, AllocError, Frag, LARGE_BLOCK_BYTES, SMALL_BLOCK_BYTES, Source, Stats,
+    block::{Bulk, Refusal},
+};
+
+/// The core. Guarded by whoever has it: every call that changes something needs `&mut`.
+pub(crate) struct Cutter {
+    source: Arc<Source>,
+    hand: Option<InHand>,
+    stats: Stats,
+}
+
+impl Cutter {
+    pub(crate) fn new(source: Arc<Source>) -> Cutter {
+        Cutter { source, hand: None, stats: Stats::default() }
+    }
+
+    #[inline]
+    pub(crate) fn alloc(&mut self, bytes: usize, align: Align) -> Result<Frag, AllocError> {
+        if let Some(hand) = &mut self.hand
+            && let Some(frag) = hand.cut(bytes, align)
+        {
+            return Ok(frag);
+        }
+        self.refill_and_cut(bytes, align)
+    }
+
+    /// Whether the bytes of the fragment that was cut last are still the zeros that its block came with.
+    #[inline]
+    pub(crate) fn is_fresh(&self) -> bool {
+        self.hand.as_ref().is_some_and(|hand| hand.fresh)
+    }
+
+    #[inline]
+    pub(crate) fn give_back(&mut self, frag: Frag) {
+        let reference = frag.into_reference();
+        let foreign = match &mut self.hand {
+            Some(hand) => hand.bulk.put_back(reference),
+            None => Some(reference),
+        };
+        drop(foreign);
+    }
+
+    pub(crate) fn stats(&self) -> Stats {
+        let in_hand_bytes = self.hand.as_ref().map_or(0, |hand| hand.bulk.bytes());
+        Stats { pinned_bytes: self.source.alive_bytes(), in_hand_bytes, ..self.stats }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn refill_and_cut(&mut self, bytes: usize, align: Align) -> Result<Frag, AllocError> {
+        if bytes > LARGE_BLOCK_BYTES {
+            self.stats.too_large += 1;
+            return Err(AllocError::TooLarge { bytes });
+        }
+        let cut = self.refill(bytes).and_then(|()| {
+            // After a refill the whole block is there, and it is as large as was asked for.
+            self.hand.as_mut().and_then(|hand| hand.cut(bytes, align)).ok_or(Refusal::Memory)
+        });
+        cut.map_err(|refusal| {
+            self.stats.failures += 1;
+            match refusal {
+                Refusal::Limit => AllocError::Limit { bytes, limit_bytes: self.source.limit_bytes() },
+                Refusal::Memory => AllocError::OutOfMemory { bytes },
+            }
+        })
+    }
+
+    /// Gets a whole block of at least `bytes` in hand: the same one if nobody else holds it, else a new one. On failure
+    /// the block in hand stays there, with what is left of it.
+    fn refill(&mut self, bytes: usize) -> Result<(), Refusal> {
+        if let Some(hand) = &mut self.hand
+            && hand.renew()
+        {
+            return self.reuse(bytes);
+        }
+        let new = self.obtain_large(0).or_else(|refusal| match bytes {
+            ..=SMALL_BLOCK_BYTES => self.obtain_small(),
+            _ => Err(refusal),
+        })?;
+        if self.hand.replace(new).is_some() {
+            self.stats.left_to_holders += 1;
+        }
+        Ok(())
+    }
+
+    /// The block in hand is whole. A small one is a makeshift: it is kept only while there is no large one.
+    fn reuse(&mut self, bytes: usize) -> Result<(), Refusal> {
+        let block_bytes = self.hand.as_ref().map_or(0, |hand| hand.bulk.bytes());
+        if block_bytes < LARGE_BLOCK_BYTES {
+            match self.obtain_large(block_bytes) {
+                Ok(large) => {
+                    self.hand = Some(large);
+                    return Ok(());
+                }
+                Err(refusal) if bytes > block_bytes => return Err(refusal),
+                Err(_) => {}
+            }
+        }
+        self.stats.reuses += 1;
+        Ok(())
+    }
+
+    fn obtain_large(&mut self, returned_bytes: usize) -> Result<InHand, Refusal> {
+        let bulk = Bulk::obtain(&self.source, LARGE_BLOCK_BYTES, returned_bytes)?;
+        self.stats.large_refills += 1;
+        Ok(InHand::new(bulk))
+    }
+
+    fn obtain_small(&mut self) -> Result<InHand, Refusal> {
+        let bulk = Bulk::obtain(&self.source, SMALL_BLOCK_BYTES, 0)?;
+        self.stats.small_refills += 1;
+        Ok(InHand::new(bulk))
+    }
+}
+
+/// The block that is being cut.
+///
+/// Always `bulk.bias() > offset`: both begin with the block's size, the bias one higher; a cut takes one reference
+/// and at least one byte, and only the bias ever goes up again. So a reference is left as long as a byte is left, and
+/// one remains with the cache when none is.
+struct InHand {
+    bulk: Bulk,
+    /// Also in the node, which is read here as seldom as possible: others write its count.
+    data: NonNull<u8>,
+    /// The bytes before it are free, those from it on were cut.
+    offset: usize,
+    /// Nothing was cut from it before its last refill.
+    fresh: bool,
+}
+
+// SAFETY: `data` points into the block that the bulk keeps alive, of which only this type cuts; `Bulk` is Send.
+unsafe impl Send for InHand {}
+
+impl InHand {
+    fn new(bulk: Bulk) -> InHand {
+        InHand { data: bulk.data(), offset: bulk.bytes(), bulk, fresh: true }
+    }
+
+    /// None if less is left than that. An empty fragment takes a byte too, as it takes a reference.
+    #[inline]
+    fn cut(&mut self, bytes: usize, align: Align) -> Option<Frag> {
+        let start = align.at_or_before(self.offset.checked_sub(bytes.max(1))?);
+        debug_assert!(self.bulk.bias() > self.offset, "bias and offset are out of step");
+        // SAFETY: bias > offset (see the type), and offset is at least 1, as it was not less than what is cut.
+        let reference = unsafe { self.bulk.take() };
+        self.offset = start;
+        // SAFETY: the block is larger than `start`.
+        let data = unsafe { self.data.add(start) };
+        // SAFETY: `Memory` initialised the block; the bytes from `start` to the offset before were free, and are not cut
+        // again before `renew` has found that no fragment is left.
+        Some(unsafe { Frag::new(data, bytes, reference) })
+    }
+
+    fn renew(&mut self) -> bool {
+        let renewed = self.bulk.renew();
+        if renewed {
+            self.offset = self.bulk.bytes();
+            self.fresh = false;
+        }
+        renewed
+    }
+}

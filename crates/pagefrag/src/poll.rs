@@ -1,0 +1,70 @@
+//! The cache of one poll loop.
+
+use alloc::sync::Arc;
+
+use crate::{Align, AllocError, Frag, Source, Stats, cutter::Cutter};
+
+/// A page-fragment cache that one thread owns. Nothing in it is guarded: an allocation is a subtraction, a comparison
+/// and a mask, and touches nothing that other threads touch. It may be moved to another thread, not shared:
+///
+/// ```compile_fail
+/// fn shared<T: Sync>() {}
+/// shared::<pagefrag::PollCache>();
+/// ```
+///
+/// One for each queue, made and used by the thread that polls it. Fragments may be dropped anywhere.
+pub struct PollCache {
+    cutter: Cutter,
+}
+
+impl PollCache {
+    /// Of blocks from the heap, without a limit. Takes the first one when it is needed.
+    pub fn new() -> PollCache {
+        PollCache::with_source(Source::default().share())
+    }
+
+    /// Of blocks from this source.
+    pub fn with_source(source: Arc<Source>) -> PollCache {
+        PollCache { cutter: Cutter::new(source) }
+    }
+
+    /// A fragment of so many bytes, which hold anything.
+    #[inline]
+    pub fn alloc(&mut self, bytes: usize, align: Align) -> Result<Frag, AllocError> {
+        self.cutter.alloc(bytes, align)
+    }
+
+    /// A fragment of so many zeros. Costs nothing more where the block has not been used before.
+    #[inline]
+    pub fn alloc_zeroed(&mut self, bytes: usize, align: Align) -> Result<Frag, AllocError> {
+        let mut frag = self.cutter.alloc(bytes, align)?;
+        if !self.cutter.is_fresh() {
+            frag.fill(0);
+        }
+        Ok(frag)
+    }
+
+    /// Ends a fragment. One of the block in hand costs no atomic operation; any other is dropped as usual. Its bytes are
+    /// cut again when the whole block is, not before.
+    #[inline]
+    pub fn give_back(&mut self, frag: Frag) {
+        self.cutter.give_back(frag);
+    }
+
+    /// What this cache has done so far.
+    pub fn stats(&self) -> Stats {
+        self.cutter.stats()
+    }
+}
+
+impl Default for PollCache {
+    fn default() -> PollCache {
+        PollCache::new()
+    }
+}
+
+impl core::fmt::Debug for PollCache {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("PollCache").field("stats", &self.stats()).finish_non_exhaustive()
+    }
+}
