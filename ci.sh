@@ -18,6 +18,7 @@ help() {
   docs        rustdoc, warnings are errors
   structure   the boundaries that ARCHITECTURE.md promises
   test        tests that need no privilege, and examples in the documentation
+  loom        every interleaving of what threads share in pagefrag
   privileged  tests that need root: they make namespaces, devices and BPF programs
   rootless    a measurement as an ordinary user
   smoke       the main job, short: every packet accounted for, nothing left behind
@@ -39,7 +40,7 @@ verb_all() {
     log=$(mktemp)
     # shellcheck disable=SC2064
     trap "rm -f '$log'" EXIT
-    for verb in setup fmt lint docs structure test privileged rootless smoke fuzz deny; do
+    for verb in setup fmt lint docs structure test loom privileged rootless smoke fuzz deny; do
         say "== $verb"
         started=$SECONDS code=0
         "./${0##*/}" "$verb" 2>&1 </dev/null | tee "$log" || code=$?
@@ -211,6 +212,11 @@ verb_test() {
     cargo test --workspace --locked --no-fail-fast --lib --bins "${targets[@]}" || code=1
     cargo test --workspace --locked --no-fail-fast --doc || code=1
     [ $code = 0 ] || fail "tests"
+}
+
+# In a folder of its own, as its flag would make everything else be built anew.
+verb_loom() {
+    CARGO_TARGET_DIR=$TARGET/loom RUSTFLAGS='--cfg loom' cargo test --locked --package pagefrag --lib
 }
 
 verb_privileged() {

@@ -1,7 +1,9 @@
-//! Every interleaving of the count's operations, by loom: `RUSTFLAGS='--cfg loom' cargo test -p pagefrag --lib --release`.
+//! Every interleaving of the count's operations, by loom: `./ci.sh loom`.
 //!
 //! Loom does not see plain memory. So each fragment has a cell beside it that loom does see: its holder writes it, and
 //! whoever frees or reuses the block writes all of them. Loom objects where one of these is not ordered after another.
+
+#![allow(clippy::unwrap_used)]
 
 use core::{alloc::Layout, ptr::NonNull};
 use std::sync::{Arc, atomic::AtomicUsize as Tally, atomic::Ordering::Relaxed};
