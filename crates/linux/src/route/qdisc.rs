@@ -79,7 +79,7 @@ impl RouteSocket {
         })
     }
 
-    /// What the queueing discipline of a device counted; `None` for a placeholder, which the kernel does not tell about (a
+    /// What the queueing discipline of a device counted; `None` for one that stands for none, which the kernel does not tell about (a
     /// device that is off). A software device that is on has `noqueue` by itself.
     ///
     /// # Errors
