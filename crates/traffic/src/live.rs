@@ -9,8 +9,9 @@
 //! missed is caught up at twice the rate at most. Calls are long accordingly, and a second thread, which wakes up every
 //! few ms, tells the program to stop. It does something else too: the kernel's loop leaves its RCU
 //! read-side section only when another thread wants the CPU. Without that, a grace period anywhere on the host, such as the
-//! one at the end of another worker's call, would wait for the end of this one: two workers without a pace then made 15 to
-//! 17 million packets a second together, with it 22 to 24 (one alone 13.5; 6.18, two-core virtual machine). The
+//! one at the end of another worker's call, seems to wait for the end of this one: two workers without a pace made 22 to
+//! 24 million packets a second together, and 15 to 17 with real-time priority, where it cannot interrupt them (one alone
+//! 13.5; 6.18, two-core virtual machine; not tried without it at ordinary priority). The
 //! second thread is of the same kind as the worker, and on its CPU if the worker is pinned, as it should be; one that
 //! has a real-time priority loses the effect.
 //!
