@@ -151,7 +151,7 @@ verb_structure() {
         'crates/measure/src/(record/|slice\.rs)|crates/perpacket/src/|crates/lab/src/journal/' || broken=1
     forbid 'unsafe outside of linux and pagefrag' '\bunsafe\b' 'crates/(linux|pagefrag)/' || broken=1
     forbid 'clocks, files or threads in a pure crate' '\b(Instant|SystemTime|std::(time|fs|thread|net::(Tcp|Udp)))\b' \
-        'crates/(linux|lab|traffic|perpacket)/|bench/' || broken=1
+        'crates/(linux|lab|traffic|datapath|perpacket)/|bench/' || broken=1
     forbid 'statistics inside the reports' \
         'measure::(calibrate|cluster|foil|holm|marginal|order|paired|sequential|sign|warmup)|\b(median|robust_sd|hodges_lehmann|quantile)\(' \
         'crates/(measure|linux|lab|traffic|template|ebpf)/|crates/perpacket/src/([a-z]+\.rs|commands/|pairs/|paths/)|bench/' || broken=1

@@ -1,0 +1,133 @@
+//! The allocators that a driver can take its buffers from.
+
+use std::sync::Arc;
+
+use pagefrag::{
+    Align, AllocError, Guard, HEADROOM, PacketBuf, PagePool, PollCache, SharedCache, Source, buffer_bytes,
+};
+
+/// Where packet buffers come from.
+pub trait Buffers: Send {
+    /// An empty buffer with room for so many bytes behind the usual headroom.
+    fn buffer(&mut self, data_bytes: usize) -> Result<PacketBuf, AllocError>;
+
+    /// Ends a packet, as cheaply as this allocator can.
+    fn give_back(&mut self, packet: PacketBuf);
+
+    /// Memory that is kept from other use, in bytes; where it can be told.
+    fn pinned_bytes(&self) -> Option<u64>;
+}
+
+/// The page-fragment cache of this poll loop.
+#[derive(Debug)]
+pub struct Poll {
+    cache: PollCache,
+}
+
+impl Poll {
+    /// With blocks from this source.
+    pub fn new(source: Arc<Source>) -> Self {
+        Self { cache: PollCache::with_source(source) }
+    }
+}
+
+impl Buffers for Poll {
+    #[inline]
+    fn buffer(&mut self, data_bytes: usize) -> Result<PacketBuf, AllocError> {
+        let frag = self.cache.alloc(buffer_bytes(data_bytes), Align::CACHE_LINE)?;
+        Ok(PacketBuf::with_frag(frag, HEADROOM))
+    }
+
+    #[inline]
+    fn give_back(&mut self, packet: PacketBuf) {
+        self.cache.give_back_packet(packet);
+    }
+
+    fn pinned_bytes(&self) -> Option<u64> {
+        Some(self.cache.stats().pinned_bytes as u64)
+    }
+}
+
+/// A page-fragment cache that every context may use, and so must guard.
+#[derive(Debug)]
+pub struct AnyContext<G: Guard> {
+    cache: Arc<SharedCache<G>>,
+}
+
+impl<G: Guard> AnyContext<G> {
+    /// This cache, which other workers may use as well.
+    pub fn new(cache: Arc<SharedCache<G>>) -> Self {
+        Self { cache }
+    }
+}
+
+impl<G: Guard + Send + Sync> Buffers for AnyContext<G> {
+    #[inline]
+    fn buffer(&mut self, data_bytes: usize) -> Result<PacketBuf, AllocError> {
+        let frag = self.cache.alloc(buffer_bytes(data_bytes), Align::CACHE_LINE)?;
+        Ok(PacketBuf::with_frag(frag, HEADROOM))
+    }
+
+    #[inline]
+    fn give_back(&mut self, packet: PacketBuf) {
+        drop(packet);
+    }
+
+    fn pinned_bytes(&self) -> Option<u64> {
+        Some(self.cache.stats().pinned_bytes as u64)
+    }
+}
+
+/// Whole pages, or pieces of them, from the pool of this queue.
+#[derive(Debug)]
+pub struct Pool {
+    pool: PagePool,
+    whole: bool,
+}
+
+impl Pool {
+    /// Of this pool. `whole`: a page for each packet, whatever its size; otherwise several packets share one.
+    pub fn new(pool: PagePool, whole: bool) -> Self {
+        Self { pool, whole }
+    }
+}
+
+impl Buffers for Pool {
+    #[inline]
+    fn buffer(&mut self, data_bytes: usize) -> Result<PacketBuf, AllocError> {
+        let page = if self.whole {
+            self.pool.alloc()?
+        } else {
+            self.pool.alloc_frag(buffer_bytes(data_bytes), Align::CACHE_LINE)?
+        };
+        Ok(PacketBuf::with_page(page, HEADROOM))
+    }
+
+    #[inline]
+    fn give_back(&mut self, packet: PacketBuf) {
+        self.pool.recycle_packet(packet);
+    }
+
+    fn pinned_bytes(&self) -> Option<u64> {
+        None
+    }
+}
+
+/// The system's allocator: a call to it for each packet.
+#[derive(Debug, Default)]
+pub struct System;
+
+impl Buffers for System {
+    /// Zeroed, since nobody may see what was there before: this is part of its price here.
+    fn buffer(&mut self, data_bytes: usize) -> Result<PacketBuf, AllocError> {
+        Ok(PacketBuf::with_heap(vec![0; buffer_bytes(data_bytes)], HEADROOM))
+    }
+
+    fn give_back(&mut self, packet: PacketBuf) {
+        drop(packet);
+    }
+
+    fn pinned_bytes(&self) -> Option<u64> {
+        None
+    }
+}

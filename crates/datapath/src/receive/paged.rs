@@ -1,0 +1,132 @@
+//! Receiving from a device that writes frames into pages.
+
+use std::time::Duration;
+
+use pagefrag::{Align, PacketBuf, Page, PagePool};
+
+use super::{Buffers, Receive, ReceiveTotals, copying::copied};
+use crate::batch::Batch;
+use crate::device::{DeviceError, Land, Landed};
+
+/// Bytes of a frame longer than the copy-break that are copied: its headers, so that stages find them in one piece (as
+/// `igb` and `ixgbe` pull them, drivers/net/ethernet/intel, 6.18: IGB_RX_HDR_LEN).
+pub const HEADERS_BYTES: usize = 256;
+
+/// What a driver does with a frame in its page.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Handing {
+    /// Copies it; the page goes back to the device.
+    Copy,
+    /// Copies frames of up to so many bytes; of longer ones only the headers, and the rest stays in the page, which goes along.
+    CopyBreak(usize),
+    /// Hands the page up with the frame in it. A new one goes to the device.
+    Page,
+    /// As `Page`, but several frames share one page.
+    Fragment,
+}
+
+/// The driver of a device that writes into pages of a pool.
+pub struct Paged<B> {
+    queue: Box<dyn Land>,
+    pool: PagePool,
+    buffers: B,
+    handing: Handing,
+    /// Bytes of a piece of a page that the device gets; the whole page if none.
+    piece_bytes: Option<usize>,
+    no_buffer: u64,
+}
+
+impl<B: Buffers> Paged<B> {
+    /// From this queue, whose pages come from `pool`; what is copied goes to `buffers`. `longest`: bytes of the longest frame.
+    pub fn new(
+        queue: Box<dyn Land>,
+        pool: PagePool,
+        buffers: B,
+        handing: Handing,
+        longest: usize,
+    ) -> Self {
+        let piece_bytes = (handing == Handing::Fragment).then(|| pagefrag::buffer_bytes(longest));
+        Self { queue, pool, buffers, handing, piece_bytes, no_buffer: 0 }
+    }
+
+    /// Gives the device as many pages as it takes.
+    fn refill(&mut self) {
+        for _ in 0..self.queue.room() {
+            let page = match self.piece_bytes {
+                Some(bytes) => self.pool.alloc_frag(bytes, Align::CACHE_LINE),
+                None => self.pool.alloc(),
+            };
+            let Ok(page) = page else { return };
+            if let Err(page) = self.queue.post(page) {
+                self.pool.recycle(page);
+                return;
+            }
+        }
+    }
+
+    fn handed(&mut self, landed: Landed) -> Option<PacketBuf> {
+        let Landed { page, offset, l2_bytes } = landed;
+        let copy_bytes = match self.handing {
+            Handing::Copy => l2_bytes,
+            Handing::CopyBreak(most) if l2_bytes <= most => l2_bytes,
+            Handing::CopyBreak(_) => HEADERS_BYTES.min(l2_bytes),
+            Handing::Page | Handing::Fragment => {
+                let mut packet = PacketBuf::with_page(page, offset);
+                packet.put(l2_bytes)?;
+                return Some(packet);
+            }
+        };
+        let packet = page.get(offset..offset + copy_bytes).and_then(|head| copied(&mut self.buffers, head));
+        if copy_bytes == l2_bytes {
+            self.give_to_device(page);
+            return packet;
+        }
+        let Some(mut packet) = packet else {
+            self.give_to_device(page);
+            return None;
+        };
+        packet.attach(page, offset + copy_bytes..offset + l2_bytes);
+        Some(packet)
+    }
+
+    fn give_to_device(&mut self, page: Page) {
+        if let Err(page) = self.queue.post(page) {
+            self.pool.recycle(page);
+        }
+    }
+}
+
+impl<B: Buffers> Receive for Paged<B> {
+    fn poll(&mut self, budget: usize, batch: &mut Batch) -> Result<usize, DeviceError> {
+        self.refill();
+        let mut frames = 0;
+        while frames < budget {
+            let Some(landed) = self.queue.landed()? else { break };
+            frames += 1;
+            match self.handed(landed) {
+                Some(packet) => batch.push(packet),
+                None => self.no_buffer += 1,
+            }
+        }
+        Ok(frames)
+    }
+
+    fn reclaim(&mut self, packets: &mut Vec<PacketBuf>) {
+        for packet in packets.drain(..) {
+            // Fragments first: they are pages of the pool, the head is one or a buffer.
+            self.pool.recycle_packet(packet);
+        }
+    }
+
+    fn wait(&mut self, timeout: Duration) -> Result<(), DeviceError> {
+        self.queue.wait(timeout)
+    }
+
+    fn totals(&mut self) -> ReceiveTotals {
+        ReceiveTotals { queue: self.queue.totals(), no_buffer: self.no_buffer, too_long: 0 }
+    }
+
+    fn pinned_bytes(&self) -> Option<u64> {
+        self.buffers.pinned_bytes()
+    }
+}

@@ -1,0 +1,46 @@
+//! What is done with packets between receiving and sending.
+
+mod early;
+
+use std::net::IpAddr;
+
+use crate::Batch;
+
+pub use early::EarlyDrop;
+
+/// One step of the way. A stage works on the packets of a batch that have no verdict yet.
+pub trait Stage: Send {
+    /// Its name in reports.
+    fn name(&self) -> &'static str;
+
+    /// Decides on packets, or changes them and lets them pass. It may add packets that it made or held before, decided. `now_ns`: any
+    /// monotonic time, read once a poll.
+    fn run(&mut self, batch: &mut Batch, now_ns: u64);
+
+    /// Events that are no end of a packet: name and count. What ended is counted by its verdict.
+    fn events(&self) -> Vec<(&'static str, u64)> {
+        Vec::new()
+    }
+
+    /// Packets that it made itself, and did not receive.
+    fn made(&self) -> u64 {
+        0
+    }
+
+    /// Packets that it holds.
+    fn held(&self) -> u64 {
+        0
+    }
+
+    /// Lets go of all packets that it holds, decided, at the end of a run.
+    fn release(&mut self, _batch: &mut Batch) {}
+}
+
+/// An address of the device under test on one of its ports.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PortAddress {
+    /// The address.
+    pub address: IpAddr,
+    /// Bits of it that all hosts on the link share.
+    pub prefix_bits: u8,
+}
