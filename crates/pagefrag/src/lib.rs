@@ -108,6 +108,7 @@ mod cutter;
 mod error;
 mod frag;
 mod guard;
+mod packet;
 mod poll;
 mod shared;
 mod source;
@@ -123,6 +124,9 @@ pub use frag::Frag;
 #[cfg(feature = "std")]
 pub use guard::Mutex;
 pub use guard::{Guard, SpinLock};
+pub use packet::{
+    HEADERS_BYTES, HEADROOM, Origin, PacketBuf, PacketError, Piece, TRAILER_BYTES, buffer_bytes, copy_break,
+};
 pub use poll::PollCache;
 pub use shared::SharedCache;
 pub use source::{Heap, Memory, Source};
