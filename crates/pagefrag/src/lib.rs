@@ -37,6 +37,10 @@
 //! | to end it: given back, dropped | 0, 1 | –, 1 |
 //! | at the end of a block that is reused | a load | a load |
 //! | at the end of a block that others hold | 1, and two allocations | the same, inside the guard |
+//! | to take many at once | 0 | [those of the guard, once](SharedCache::alloc_many) |
+//!
+//! Many fragments that end together, as those of one poll do, are [dropped together](drop_all): one atomic operation for
+//! each block instead of each fragment.
 //!
 //! Neither is for buffers that are held long: **one byte pins its whole block**, which [`Frag::block_bytes`] and
 //! [`Source::alive_bytes`] tell and [`Source::with_limit_bytes`] bounds. What is stored should be copied out, and what is
@@ -91,7 +95,8 @@
 //! # Map
 //!
 //! `cutter` is the algorithm, over `block` (memory and its count) and `frag` (what is handed out); `poll` and `shared`
-//! are the two caches around it, `guard` what keeps threads apart, `source` where memory comes from.
+//! are the two caches around it, `guard` what keeps threads apart, `source` where memory comes from. [`foreign`] has buffers of
+//! other allocators, for comparisons.
 //!
 //! The scheme is that of mm/page_frag_cache.c (Linux 6.18).
 
@@ -106,6 +111,7 @@ mod align;
 mod block;
 mod cutter;
 mod error;
+pub mod foreign;
 mod frag;
 mod guard;
 mod poll;
@@ -119,7 +125,7 @@ mod interleavings;
 
 pub use align::Align;
 pub use error::AllocError;
-pub use frag::Frag;
+pub use frag::{Frag, drop_all};
 #[cfg(feature = "std")]
 pub use guard::Mutex;
 pub use guard::{Guard, SpinLock};
