@@ -22,7 +22,8 @@
 //!   [give it back](PollCache::give_back) instead, which raises the bias, without an atomic operation.
 //! - **At the end of a block**, the count tells whether fragments are left. If it equals the bias, there are none, and the
 //!   block is begun again in place. Otherwise the bias is subtracted in one operation, the block is left to its
-//!   holders, and the last of them frees it.
+//!   holders, and the last of them frees it; or the block [waits](PollCache::with_waiting_blocks) for its holders and is
+//!   begun again later.
 //! - **A refill** asks for [`LARGE_BLOCK_BYTES`], then for [`SMALL_BLOCK_BYTES`], then fails; the cache keeps what it has.
 //!   A small block is exchanged for a large one as soon as there is one. What is larger than the block that can be had is
 //!   refused, never cut short.

@@ -29,6 +29,12 @@ impl<G: Guard> SharedCache<G> {
         SharedCache { guard: G::default(), cutter: UnsafeCell::new(Cutter::new(source)) }
     }
 
+    /// As [`PollCache::with_waiting_blocks`](crate::PollCache::with_waiting_blocks).
+    pub fn with_waiting_blocks(self, blocks: usize) -> SharedCache<G> {
+        self.with(|cutter| cutter.set_most_waiting(blocks));
+        self
+    }
+
     /// A fragment of so many bytes, which hold anything.
     #[inline]
     pub fn alloc(&self, bytes: usize, align: Align) -> Result<Frag, AllocError> {

@@ -245,8 +245,8 @@ pub(crate) struct SendArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct AllocArgs {
-    /// Allocators: loop (none: what measuring costs), poll poll-drop poll-drop-all spin spin-many mutex
-    /// (page-fragment caches), free-list, system, mimalloc, jemalloc, bytes, bytes-split [default: all]
+    /// Allocators: loop (none: what measuring costs), poll poll-leave poll-drop poll-drop-all spin spin-many
+    /// mutex (page-fragment caches), free-list, system, mimalloc, jemalloc, bytes, bytes-split [default: all]
     #[arg(value_name = "ALLOCATOR")]
     pub(crate) allocators: Vec<String>,
     /// Sizes of buffers in bytes, at most a page

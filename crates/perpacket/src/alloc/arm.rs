@@ -142,8 +142,26 @@ impl<A: Arm> Worker<A> {
 
     /// Takes and ends so many bursts.
     pub(crate) fn run(&mut self, bursts: u64) -> Result<()> {
-        let done = if self.load.is_plain() { self.run_plain(bursts) } else { self.run_mixed(bursts) };
+        let done = match (self.load.is_plain(), self.load.live) {
+            (true, 1) => self.run_single(bursts),
+            (true, _) => self.run_plain(bursts),
+            (false, _) => self.run_mixed(bursts),
+        };
         if done { Ok(()) } else { bail!("{NO_MEMORY}") }
+    }
+
+    /// One buffer at a time, of one size. It is in no burst: to be stored and loaded again at once would cost more than some
+    /// allocators do.
+    #[inline(never)]
+    fn run_single(&mut self, buffers: u64) -> bool {
+        let bytes = self.load.largest;
+        for _ in 0..buffers {
+            let Some(mut buffer) = self.arm.take(bytes) else { return false };
+            A::touch(&mut buffer, bytes);
+            self.arm.end(buffer);
+        }
+        self.turnover.add(Turnover { taken: buffers, ended: buffers });
+        true
     }
 
     /// Buffers of one size, none held.

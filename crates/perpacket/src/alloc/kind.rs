@@ -9,7 +9,7 @@ use pagefrag::{Guard, SpinLock};
 use serde::{Deserialize, Serialize};
 
 use super::arm::{Arm, Worker};
-use super::arms::fragments::{DROP, DROP_ALL, GIVE_BACK, Poll, Shared};
+use super::arms::fragments::{DROP, DROP_ALL, GIVE_BACK, LEAVE, Poll, Shared};
 #[cfg(feature = "jemalloc")]
 use super::arms::general::OfJemalloc;
 use super::arms::general::{General, OfMimalloc, OfSystem, OneBytesMut, SplitBytesMut};
@@ -24,6 +24,7 @@ use crate::words::nearest;
 pub(crate) enum Allocator {
     Loop,
     Poll,
+    PollLeave,
     PollDrop,
     PollDropAll,
     Spin,
@@ -39,9 +40,10 @@ pub(crate) enum Allocator {
 
 impl Allocator {
     /// All of them, in the order of the tables.
-    pub(crate) const ALL: [Self; 13] = [
+    pub(crate) const ALL: [Self; 14] = [
         Self::Loop,
         Self::Poll,
+        Self::PollLeave,
         Self::PollDrop,
         Self::PollDropAll,
         Self::Spin,
@@ -60,6 +62,7 @@ impl Allocator {
         match self {
             Self::Loop => "loop",
             Self::Poll => "poll",
+            Self::PollLeave => "poll-leave",
             Self::PollDrop => "poll-drop",
             Self::PollDropAll => "poll-drop-all",
             Self::Spin => "spin",
@@ -79,6 +82,7 @@ impl Allocator {
         match self {
             Self::Loop => "the loop alone",
             Self::Poll => "poll cache, given back",
+            Self::PollLeave => "the same, no block waits",
             Self::PollDrop => "poll cache, dropped",
             Self::PollDropAll => "poll cache, dropped together",
             Self::Spin => "any-context cache, spin lock",
@@ -102,7 +106,9 @@ impl Allocator {
     pub(crate) fn refuses(self, threads: Threads, sizes: &Sizes, hold: f64) -> Option<&'static str> {
         let is_mixed = hold > 0.0 || !matches!(sizes, Sizes::One(_));
         match self {
-            Self::Poll if threads == Threads::Across => Some("only its owner can give back"),
+            Self::Poll | Self::PollLeave if threads == Threads::Across => {
+                Some("only its owner can give back")
+            }
             Self::FreeList if threads == Threads::Across => Some("has one owner"),
             Self::SpinMany if is_mixed => Some("takes a burst of one size"),
             _ => None,
@@ -239,6 +245,7 @@ pub(crate) fn build(allocator: Allocator, threads: Threads, load: &Load) -> Opti
     Some(match allocator {
         Allocator::Loop => place(threads, load, || Ready::new(load.live, bytes)),
         Allocator::Poll => place(threads, load, Poll::<GIVE_BACK>::new),
+        Allocator::PollLeave => place(threads, load, Poll::<LEAVE>::new),
         Allocator::PollDrop => place(threads, load, Poll::<DROP>::new),
         Allocator::PollDropAll => place(threads, load, Poll::<DROP_ALL>::new),
         Allocator::Spin => shared::<SpinLock, false>(threads, load),

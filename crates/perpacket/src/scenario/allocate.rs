@@ -126,7 +126,7 @@ impl Allocate {
         );
         ensure!(m.seed <= MAX_SEED, "seed {}: at most {MAX_SEED}", m.seed);
         ensure!(
-            self.cpus.len() <= 2 && self.cpus.first() != self.cpus.get(1),
+            self.cpus.len() < 2 || self.cpus.len() == 2 && self.cpus[0] != self.cpus[1],
             "cpus {:?}: one for the measuring thread, and another one for the second thread",
             self.cpus
         );

@@ -11,31 +11,29 @@ use crate::alloc::arm::{Arm, Pages, touch};
 /// Buffers begin anywhere, as those of the other allocators do.
 const ALIGN: Align = Align::BYTE;
 
-/// How the owner ends its buffers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum End {
-    /// To the cache, without an atomic operation.
-    GiveBack,
-    /// As anybody else would.
-    Drop,
-    /// Those of a burst together.
-    DropAll,
-}
+/// Blocks that wait for their holders: more than a burst of 64 pages has.
+const WAITING: usize = 16;
 
-/// [`PollCache`]. `END` is an [`End`].
+/// [`PollCache`]. `END` says how its buffers end.
 pub(crate) struct Poll<const END: u8> {
     cache: PollCache,
     source: Arc<Source>,
 }
 
-pub(crate) const GIVE_BACK: u8 = End::GiveBack as u8;
-pub(crate) const DROP: u8 = End::Drop as u8;
-pub(crate) const DROP_ALL: u8 = End::DropAll as u8;
+/// To the cache, without an atomic operation.
+pub(crate) const GIVE_BACK: u8 = 0;
+/// To the cache, in which no block waits.
+pub(crate) const LEAVE: u8 = 1;
+/// As anybody else would.
+pub(crate) const DROP: u8 = 2;
+/// Those of a burst together.
+pub(crate) const DROP_ALL: u8 = 3;
 
 impl<const END: u8> Poll<END> {
     pub(crate) fn new() -> Self {
         let source = Source::default().share();
-        Self { cache: PollCache::with_source(Arc::clone(&source)), source }
+        let waiting = if END == LEAVE { 0 } else { WAITING };
+        Self { cache: PollCache::with_source(Arc::clone(&source)).with_waiting_blocks(waiting), source }
     }
 }
 
@@ -54,7 +52,7 @@ impl<const END: u8> Arm for Poll<END> {
 
     #[inline]
     fn end(&mut self, buffer: Frag) {
-        if END == GIVE_BACK { self.cache.give_back(buffer) } else { drop(buffer) }
+        if END == GIVE_BACK || END == LEAVE { self.cache.give_back(buffer) } else { drop(buffer) }
     }
 
     #[inline]
@@ -92,7 +90,8 @@ pub(crate) struct Shared<G: Guard, const MANY: bool> {
 impl<G: Guard, const MANY: bool> Shared<G, MANY> {
     pub(crate) fn new() -> Self {
         let source = Source::default().share();
-        Self { cache: Arc::new(SharedCache::with_source(Arc::clone(&source))), source }
+        let cache = SharedCache::with_source(Arc::clone(&source)).with_waiting_blocks(WAITING);
+        Self { cache: Arc::new(cache), source }
     }
 
     /// The same cache, for another thread.
