@@ -66,7 +66,7 @@ impl Drop for Reference {
     }
 }
 
-/// The references to one block that a cache has in hand, taken in bulk. Never none.
+/// References to one block in one hand: those that a cache took in bulk, or that are about to end together. Never none.
 pub(crate) struct Bulk {
     block: NonNull<Block>,
     /// How many of the block's count are here.
@@ -90,6 +90,14 @@ impl Bulk {
                 Err(Refusal::Memory)
             }
         }
+    }
+
+    /// One reference, to which others of its block can be put.
+    #[inline]
+    pub(crate) fn of(reference: Reference) -> Bulk {
+        let block = reference.0;
+        core::mem::forget(reference);
+        Bulk { block, bias: 1 }
     }
 
     /// Gives one reference out. Touches nothing that is shared.

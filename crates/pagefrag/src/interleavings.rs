@@ -10,7 +10,9 @@ use std::sync::{Arc, atomic::AtomicUsize as Tally, atomic::Ordering::Relaxed};
 
 use loom::{cell::UnsafeCell, thread};
 
-use crate::{Align, Frag, Heap, LARGE_BLOCK_BYTES, Memory, PollCache, SharedCache, Source, SpinLock};
+use crate::{
+    Align, Frag, Heap, LARGE_BLOCK_BYTES, Memory, PollCache, SharedCache, Source, SpinLock, drop_all,
+};
 
 const HALF: usize = LARGE_BLOCK_BYTES / 2;
 
@@ -123,6 +125,28 @@ fn giving_back_and_dropping_elsewhere_agree_on_the_count() {
         }
         cache.give_back(next);
         drop(cache);
+        thread.join().unwrap();
+        seen.assert_all_freed();
+    });
+}
+
+#[test]
+fn fragments_that_are_dropped_together_end_after_all_was_done_with_them() {
+    loom::model(|| {
+        let seen = Seen::default();
+        let (mut cache, first, second) = halves(&seen);
+        let thread = {
+            let seen = seen.clone();
+            thread::spawn(move || {
+                seen.touch_all();
+                drop_all([first, second]);
+            })
+        };
+        let next = cache.alloc(HALF, Align::BYTE).unwrap();
+        if cache.stats().reuses == 1 {
+            seen.touch_all();
+        }
+        drop((cache, next));
         thread.join().unwrap();
         seen.assert_all_freed();
     });
