@@ -4,8 +4,9 @@ use std::hint;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use pagefrag::PacketBuf;
+
 use super::{DeviceError, Transmit, TxTotals};
-use crate::Packets;
 
 /// What keeps threads apart that send through one device. Taken for each packet, as `__dev_direct_xmit` does
 /// (net/core/dev.c, 6.18).
@@ -113,8 +114,8 @@ pub struct DummyQueue {
 impl Transmit for DummyQueue {
     fn transmit(
         &mut self,
-        packets: &mut Packets,
-        done: &mut Packets,
+        packets: &mut Vec<PacketBuf>,
+        done: &mut Vec<PacketBuf>,
     ) -> Result<(), DeviceError> {
         let queue = &self.device.queues[self.index];
         let lock = match self.device.lock {
@@ -129,7 +130,11 @@ impl Transmit for DummyQueue {
                 queue.count(packet.len());
             }
         }
-        done.append(packets);
+        if done.is_empty() {
+            std::mem::swap(packets, done);
+        } else {
+            done.append(packets);
+        }
         Ok(())
     }
 
@@ -162,14 +167,10 @@ impl SpinLock {
 
 #[cfg(test)]
 mod tests {
-    use pagefrag::{PacketBuf, Piece};
-
     use super::*;
 
-    fn packets(count: usize) -> Packets {
-        let mut packets = Packets::default();
-        (0..count).for_each(|_| packets.push(PacketBuf::from(Piece::from(vec![0u8; 60]))));
-        packets
+    fn packets(count: usize) -> Vec<PacketBuf> {
+        (0..count).map(|_| PacketBuf::new(vec![0u8; 512], 64)).collect()
     }
 
     #[test]
@@ -181,7 +182,7 @@ mod tests {
                     let mut queue = device.queue(thread % queues).unwrap();
                     scope.spawn(move || {
                         for _ in 0..100 {
-                            let (mut sent, mut done) = (packets(7), Packets::default());
+                            let (mut sent, mut done) = (packets(7), Vec::new());
                             queue.transmit(&mut sent, &mut done).unwrap();
                             assert_eq!((sent.len(), done.len()), (0, 7));
                         }
