@@ -52,7 +52,7 @@ mod parsed;
 
 pub use malformed::Malformed;
 pub use parsed::{
-    Addresses, Family, Fragment, Frame, Parsed, PassedBy, Ports, decrement_ttl, parse,
+    Addresses, Family, Fragment, Frame, Parsed, PassedBy, Ports, decrement_ttl, parse, parse_head,
 };
 
 /// Protocol numbers (IANA), those of extension headers of IPv6 included.
