@@ -315,8 +315,7 @@ fn parse_ipv6(frame: &[u8], packet_bytes: usize, link: &ethernet::Header) -> Res
     }
     let packet = &packet[..l3_bytes.min(packet.len())];
     let chain = ipv6::walk(packet, header[fields::NEXT_HEADER])?;
-    let fragment =
-        chain.fragment.map(|field| Fragment { offset_bytes: field & !7, more: field & 1 != 0 });
+    let fragment = chain.fragment.map(|field| Fragment { offset_bytes: field & !7, more: field & 1 != 0 });
     Ok(Parsed {
         link_source: link.source,
         link_destination: link.destination,
