@@ -32,6 +32,7 @@
 mod batch;
 pub mod device;
 mod ledger;
+mod packets;
 pub mod queue;
 mod reason;
 pub mod receive;
@@ -43,5 +44,6 @@ mod worker;
 
 pub use batch::{BUDGET, Batch, Verdict};
 pub use ledger::{Drops, Ledger};
+pub use packets::Packets;
 pub use reason::Reason;
 pub use worker::Worker;

@@ -2,8 +2,7 @@
 
 use std::time::Duration;
 
-use pagefrag::PacketBuf;
-
+use crate::Packets;
 use crate::batch::{BUDGET, Batch, Verdict};
 use crate::device::{DeviceError, Transmit};
 use crate::ledger::{Drops, Ledger};
@@ -25,8 +24,8 @@ pub struct Worker {
     outlets: Vec<Outlet>,
     batch: Batch,
     /// Packets sorted out of a batch, by port.
-    leaving: Vec<Vec<PacketBuf>>,
-    done: Vec<PacketBuf>,
+    leaving: Vec<Packets>,
+    done: Packets,
     drops: Drops,
     taken: u64,
     delivered: u64,
@@ -44,7 +43,7 @@ impl Worker {
             outlets: Vec::new(),
             batch: Batch::new(),
             leaving: Vec::new(),
-            done: Vec::with_capacity(4 * BUDGET),
+            done: Packets::with_places(2 * BUDGET),
             drops: Drops::default(),
             taken: 0,
             delivered: 0,
@@ -71,7 +70,7 @@ impl Worker {
     #[must_use]
     pub fn port(mut self, port: Box<dyn Transmit>) -> Self {
         self.ports.push(port);
-        self.leaving.push(Vec::with_capacity(2 * BUDGET));
+        self.leaving.push(Packets::with_places(2 * BUDGET));
         self
     }
 
@@ -186,10 +185,10 @@ impl Worker {
         match verdict {
             Verdict::Drop(reason) => {
                 self.drops.count(reason, self.batch.len() as u64);
-                swap_or_append(&mut self.batch.packets, &mut self.done);
+                self.done.append(&mut self.batch.packets);
             }
             Verdict::Transmit(port) if usize::from(port) < self.ports.len() => {
-                swap_or_append(&mut self.batch.packets, &mut self.leaving[usize::from(port)]);
+                self.leaving[usize::from(port)].append(&mut self.batch.packets);
             }
             _ => self.sort_out(),
         }
@@ -197,28 +196,23 @@ impl Worker {
 
     fn sort_out(&mut self) {
         let Self { batch, leaving, outlets, done, drops, delivered, .. } = self;
-        for (packet, verdict) in batch.packets.drain(..).zip(&batch.verdicts) {
-            let reason = match *verdict {
-                Verdict::Held => continue,
+        let Batch { packets, verdicts, .. } = batch;
+        let mut verdicts = verdicts.iter();
+        packets.take_front(packets.len(), |packet| {
+            let reason = match verdicts.next().copied().unwrap_or(Verdict::Pass) {
+                Verdict::Held => return,
                 Verdict::Drop(reason) => reason,
                 Verdict::Pass => Reason::Undecided,
                 Verdict::Transmit(port) => match leaving.get_mut(usize::from(port)) {
-                    Some(leaving) => {
-                        leaving.push(packet);
-                        continue;
-                    }
+                    Some(leaving) => return leaving.push(packet),
                     None => Reason::Undecided,
                 },
                 Verdict::Deliver(queue) => match outlets.get_mut(usize::from(queue)) {
                     Some(outlet) => match outlet.push(packet) {
-                        Ok(()) => {
-                            *delivered += 1;
-                            continue;
-                        }
+                        Ok(()) => return *delivered += 1,
                         Err(refused) => {
                             drops.count(outlet.reason(), 1);
-                            done.push(refused);
-                            continue;
+                            return done.push(refused);
                         }
                     },
                     None => Reason::NoSocket,
@@ -226,15 +220,6 @@ impl Worker {
             };
             drops.count(reason, 1);
             done.push(packet);
-        }
-    }
-}
-
-/// Packets from one list to the end of another, without moving them where that is empty.
-fn swap_or_append(from: &mut Vec<PacketBuf>, to: &mut Vec<PacketBuf>) {
-    if to.is_empty() {
-        std::mem::swap(from, to);
-    } else {
-        to.append(from);
+        });
     }
 }

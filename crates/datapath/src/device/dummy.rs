@@ -4,9 +4,8 @@ use std::hint;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use pagefrag::PacketBuf;
-
 use super::{DeviceError, Transmit, TxTotals};
+use crate::Packets;
 
 /// What keeps threads apart that send through one device. Taken for each packet, as `__dev_direct_xmit` does
 /// (net/core/dev.c, 6.18).
@@ -114,8 +113,8 @@ pub struct DummyQueue {
 impl Transmit for DummyQueue {
     fn transmit(
         &mut self,
-        packets: &mut Vec<PacketBuf>,
-        done: &mut Vec<PacketBuf>,
+        packets: &mut Packets,
+        done: &mut Packets,
     ) -> Result<(), DeviceError> {
         let queue = &self.device.queues[self.index];
         let lock = match self.device.lock {
@@ -130,11 +129,7 @@ impl Transmit for DummyQueue {
                 queue.count(packet.len());
             }
         }
-        if done.is_empty() {
-            std::mem::swap(packets, done);
-        } else {
-            done.append(packets);
-        }
+        done.append(packets);
         Ok(())
     }
 
@@ -167,10 +162,14 @@ impl SpinLock {
 
 #[cfg(test)]
 mod tests {
+    use pagefrag::{PacketBuf, Piece};
+
     use super::*;
 
-    fn packets(count: usize) -> Vec<PacketBuf> {
-        (0..count).map(|_| PacketBuf::from(vec![0u8; 60])).collect()
+    fn packets(count: usize) -> Packets {
+        let mut packets = Packets::default();
+        (0..count).for_each(|_| packets.push(PacketBuf::from(Piece::from(vec![0u8; 60]))));
+        packets
     }
 
     #[test]
@@ -182,7 +181,7 @@ mod tests {
                     let mut queue = device.queue(thread % queues).unwrap();
                     scope.spawn(move || {
                         for _ in 0..100 {
-                            let (mut sent, mut done) = (packets(7), Vec::new());
+                            let (mut sent, mut done) = (packets(7), Packets::default());
                             queue.transmit(&mut sent, &mut done).unwrap();
                             assert_eq!((sent.len(), done.len()), (0, 7));
                         }

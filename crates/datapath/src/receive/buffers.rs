@@ -6,13 +6,18 @@ use pagefrag::{
     Align, AllocError, Guard, HEADROOM, PacketBuf, PagePool, PollCache, SharedCache, Source, buffer_bytes,
 };
 
+/// Blocks of a fragment cache that may wait for their packets to end: as many as two polls of the longest frames of an MTU of
+/// 1,500 take.
+pub const WAITING_BLOCKS: usize = 8;
+
 /// Where packet buffers come from.
 pub trait Buffers: Send {
-    /// An empty buffer with room for so many bytes behind the usual headroom.
-    fn buffer(&mut self, data_bytes: usize) -> Result<PacketBuf, AllocError>;
+    /// Gives an empty packet memory, with room for so many bytes behind the usual headroom. It is done in place: a packet that
+    /// was put together a moment ago costs more to move than to make.
+    fn fill(&mut self, packet: &mut PacketBuf, data_bytes: usize) -> Result<(), AllocError>;
 
-    /// Ends a packet, as cheaply as this allocator can.
-    fn give_back(&mut self, packet: PacketBuf);
+    /// Ends a packet, as cheaply as this allocator can. An empty one is left.
+    fn give_back(&mut self, packet: &mut PacketBuf);
 
     /// Memory that is kept from other use, in bytes; where it can be told.
     fn pinned_bytes(&self) -> Option<u64>;
@@ -27,20 +32,21 @@ pub struct Poll {
 impl Poll {
     /// With blocks from this source.
     pub fn new(source: Arc<Source>) -> Self {
-        Self { cache: PollCache::with_source(source) }
+        Self { cache: PollCache::with_source(source).with_waiting_blocks(WAITING_BLOCKS) }
     }
 }
 
 impl Buffers for Poll {
     #[inline]
-    fn buffer(&mut self, data_bytes: usize) -> Result<PacketBuf, AllocError> {
+    fn fill(&mut self, packet: &mut PacketBuf, data_bytes: usize) -> Result<(), AllocError> {
         let frag = self.cache.alloc(buffer_bytes(data_bytes), Align::CACHE_LINE)?;
-        Ok(PacketBuf::with_frag(frag, HEADROOM))
+        *packet = PacketBuf::with_frag(frag, HEADROOM);
+        Ok(())
     }
 
     #[inline]
-    fn give_back(&mut self, packet: PacketBuf) {
-        self.cache.give_back_packet(packet);
+    fn give_back(&mut self, packet: &mut PacketBuf) {
+        self.cache.take_back(packet);
     }
 
     fn pinned_bytes(&self) -> Option<u64> {
@@ -63,14 +69,15 @@ impl<G: Guard> AnyContext<G> {
 
 impl<G: Guard + Send + Sync> Buffers for AnyContext<G> {
     #[inline]
-    fn buffer(&mut self, data_bytes: usize) -> Result<PacketBuf, AllocError> {
+    fn fill(&mut self, packet: &mut PacketBuf, data_bytes: usize) -> Result<(), AllocError> {
         let frag = self.cache.alloc(buffer_bytes(data_bytes), Align::CACHE_LINE)?;
-        Ok(PacketBuf::with_frag(frag, HEADROOM))
+        *packet = PacketBuf::with_frag(frag, HEADROOM);
+        Ok(())
     }
 
     #[inline]
-    fn give_back(&mut self, packet: PacketBuf) {
-        drop(packet);
+    fn give_back(&mut self, packet: &mut PacketBuf) {
+        *packet = PacketBuf::default();
     }
 
     fn pinned_bytes(&self) -> Option<u64> {
@@ -94,18 +101,19 @@ impl Pool {
 
 impl Buffers for Pool {
     #[inline]
-    fn buffer(&mut self, data_bytes: usize) -> Result<PacketBuf, AllocError> {
+    fn fill(&mut self, packet: &mut PacketBuf, data_bytes: usize) -> Result<(), AllocError> {
         let page = if self.whole {
             self.pool.alloc()?
         } else {
             self.pool.alloc_frag(buffer_bytes(data_bytes), Align::CACHE_LINE)?
         };
-        Ok(PacketBuf::new(page, HEADROOM))
+        *packet = PacketBuf::new(page, HEADROOM);
+        Ok(())
     }
 
     #[inline]
-    fn give_back(&mut self, packet: PacketBuf) {
-        self.pool.recycle_packet(packet);
+    fn give_back(&mut self, packet: &mut PacketBuf) {
+        self.pool.recycle_packet(std::mem::take(packet));
     }
 
     fn pinned_bytes(&self) -> Option<u64> {
@@ -119,12 +127,13 @@ pub struct System;
 
 impl Buffers for System {
     /// Zeroed, since nobody may see what was there before: this is part of its price here.
-    fn buffer(&mut self, data_bytes: usize) -> Result<PacketBuf, AllocError> {
-        Ok(PacketBuf::new(vec![0; buffer_bytes(data_bytes)], HEADROOM))
+    fn fill(&mut self, packet: &mut PacketBuf, data_bytes: usize) -> Result<(), AllocError> {
+        *packet = PacketBuf::new(vec![0; buffer_bytes(data_bytes)], HEADROOM);
+        Ok(())
     }
 
-    fn give_back(&mut self, packet: PacketBuf) {
-        drop(packet);
+    fn give_back(&mut self, packet: &mut PacketBuf) {
+        *packet = PacketBuf::default();
     }
 
     fn pinned_bytes(&self) -> Option<u64> {

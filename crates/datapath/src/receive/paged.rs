@@ -5,6 +5,7 @@ use std::time::Duration;
 use pagefrag::{Align, PacketBuf, Page, PagePool, Piece};
 
 use super::{Buffers, Receive, ReceiveTotals, copying::copied};
+use crate::Packets;
 use crate::batch::Batch;
 use crate::device::{DeviceError, Land, Landed};
 
@@ -60,32 +61,30 @@ impl<B: Buffers> Paged<B> {
         }
     }
 
-    fn handed(&mut self, landed: Landed) -> Option<PacketBuf> {
+    /// Adds the packet of a frame to the batch; false where there is no memory for it.
+    fn hand_up(&mut self, landed: Landed, batch: &mut Batch) -> bool {
         let Landed { page, offset, l2_bytes } = landed;
         let copy_bytes = match self.handing {
             Handing::Copy => l2_bytes,
             Handing::CopyBreak(most) if l2_bytes <= most => l2_bytes,
             Handing::CopyBreak(_) => pagefrag::HEADERS_BYTES.min(l2_bytes),
             Handing::Page | Handing::Fragment => {
-                let mut packet = PacketBuf::new(page, offset);
-                packet.put(l2_bytes).ok()?;
-                return Some(packet);
+                let packet = batch.push_empty();
+                *packet = PacketBuf::new(page, offset);
+                return packet.put(l2_bytes).is_ok();
             }
         };
-        let packet = page.get(offset..offset + copy_bytes).and_then(|head| copied(&mut self.buffers, head));
-        if copy_bytes == l2_bytes {
+        let head = page.get(offset..offset + copy_bytes);
+        let copied = head.is_some_and(|head| copied(&mut self.buffers, head, batch));
+        if !copied || copy_bytes == l2_bytes {
             self.give_to_device(page);
-            return packet;
+            return copied;
         }
-        let Some(mut packet) = packet else {
-            self.give_to_device(page);
-            return None;
-        };
         let mut rest = Piece::from(page);
         rest.truncate(offset + l2_bytes);
         rest.advance(offset + copy_bytes);
-        packet.attach(rest);
-        Some(packet)
+        batch.last_mut().attach(rest);
+        true
     }
 
     fn give_to_device(&mut self, page: Page) {
@@ -102,18 +101,16 @@ impl<B: Buffers> Receive for Paged<B> {
         while frames < budget {
             let Some(landed) = self.queue.landed()? else { break };
             frames += 1;
-            match self.handed(landed) {
-                Some(packet) => batch.push(packet),
-                None => self.no_buffer += 1,
-            }
+            self.no_buffer += u64::from(!self.hand_up(landed, batch));
         }
         Ok(frames)
     }
 
-    fn reclaim(&mut self, packets: &mut Vec<PacketBuf>) {
-        for packet in packets.drain(..) {
-            // Fragments first: they are pages of the pool, the head is one or a buffer.
-            self.pool.recycle_packet(packet);
+    fn reclaim(&mut self, packets: &mut Packets) {
+        match self.handing {
+            // Heads are of the buffers, and nothing is attached that the queue wants back.
+            Handing::Copy => packets.end_all(|packet| self.buffers.give_back(packet)),
+            _ => packets.end_all(|packet| self.pool.recycle_packet(std::mem::take(packet))),
         }
     }
 
