@@ -131,6 +131,16 @@ impl Drop for Whole {
 }
 
 impl Part {
+    /// The same for two parts of one page, and only for those while they are there.
+    pub(crate) fn identity(&self) -> usize {
+        self.0.as_ptr().addr()
+    }
+
+    /// The page, and what keeps account of it.
+    pub(crate) fn pinned_bytes(&self) -> usize {
+        self.page_bytes() + size_of::<Node>()
+    }
+
     #[inline]
     pub(crate) fn page_bytes(&self) -> usize {
         // SAFETY: this part keeps the node alive, and `bytes` is never written again.
@@ -267,7 +277,7 @@ impl Node {
         // SAFETY: a node has a size.
         let node = NonNull::new(unsafe { alloc::alloc::alloc(Node::LAYOUT) })?.cast::<Node>();
         let memory = home.source.memory();
-        let Some(data) = memory.alloc(layout) else {
+        let Some(data) = memory.alloc_used(layout) else {
             // SAFETY: it came from this allocator with this layout just now.
             unsafe { alloc::alloc::dealloc(node.as_ptr().cast(), Node::LAYOUT) };
             return None;
