@@ -29,12 +29,18 @@ pub enum Verdict {
 pub struct Batch {
     pub(crate) packets: Vec<PacketBuf>,
     pub(crate) verdicts: Vec<Verdict>,
+    pub(crate) ingress: u8,
 }
 
 impl Batch {
     /// An empty one. Allocates here, and not again.
     pub fn new() -> Self {
-        Self { packets: Vec::with_capacity(2 * BUDGET), verdicts: Vec::with_capacity(2 * BUDGET) }
+        Self { packets: Vec::with_capacity(2 * BUDGET), verdicts: Vec::with_capacity(2 * BUDGET), ingress: 0 }
+    }
+
+    /// The port that they came in by: all packets of a batch come from one.
+    pub fn ingress(&self) -> u8 {
+        self.ingress
     }
 
     /// How many there are.

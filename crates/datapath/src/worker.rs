@@ -12,9 +12,14 @@ use crate::receive::Receive;
 use crate::reason::Reason;
 use crate::stage::Stage;
 
+/// How long a worker with several queues waits at one of them.
+const SHARED_WAIT: Duration = Duration::from_micros(50);
+
 /// One poll loop with all that it owns: nothing in it is shared but what its devices and queues share.
+///
+/// It may have several receiving queues, and then polls them in turn: so that a router's two ports share its neighbours.
 pub struct Worker {
-    receive: Box<dyn Receive>,
+    receives: Vec<Box<dyn Receive>>,
     stages: Vec<Box<dyn Stage>>,
     ports: Vec<Box<dyn Transmit>>,
     outlets: Vec<Outlet>,
@@ -30,10 +35,10 @@ pub struct Worker {
 }
 
 impl Worker {
-    /// A loop around one receiving queue.
+    /// A loop around one receiving queue: that of port 0.
     pub fn new(receive: Box<dyn Receive>) -> Self {
         Self {
-            receive,
+            receives: vec![receive],
             stages: Vec::new(),
             ports: Vec::new(),
             outlets: Vec::new(),
@@ -46,6 +51,13 @@ impl Worker {
             polls: 0,
             full_polls: 0,
         }
+    }
+
+    /// With one more receiving queue: that of the next port.
+    #[must_use]
+    pub fn receive(mut self, receive: Box<dyn Receive>) -> Self {
+        self.receives.push(receive);
+        self
     }
 
     /// With one more stage, after those before.
@@ -70,27 +82,34 @@ impl Worker {
         self
     }
 
-    /// Takes up to `budget` packets (at most [`BUDGET`]) all the way; how many frames there were.
+    /// Takes up to `budget` packets (at most [`BUDGET`]) of each receiving queue all the way; how many frames there were.
     pub fn poll(&mut self, budget: usize, now_ns: u64) -> Result<usize, DeviceError> {
         let budget = budget.min(BUDGET);
-        let frames = self.receive.poll(budget, &mut self.batch)?;
-        self.polls += 1;
-        self.full_polls += u64::from(frames == budget);
-        for stage in &mut self.stages {
-            stage.run(&mut self.batch, now_ns);
+        let mut frames = 0;
+        for port in 0..self.receives.len() {
+            let found = self.receives[port].poll(budget, &mut self.batch)?;
+            self.batch.ingress = port as u8;
+            self.polls += 1;
+            self.full_polls += u64::from(found == budget);
+            for stage in &mut self.stages {
+                stage.run(&mut self.batch, now_ns);
+            }
+            self.dispatch(port)?;
+            frames += found;
         }
-        self.dispatch()?;
         Ok(frames)
     }
 
-    /// As [`Receive::wait`].
+    /// Waits until there may be packets, for a time at most. With several queues it waits at the first, and only for as
+    /// long as that is without harm to the others.
     pub fn wait(&mut self, timeout: Duration) -> Result<(), DeviceError> {
-        self.receive.wait(timeout)
+        let one = self.receives.len() == 1;
+        self.receives[0].wait(if one { timeout } else { timeout.min(SHARED_WAIT) })
     }
 
     /// Whether no packet will come any more.
     pub fn ended(&self) -> bool {
-        self.receive.ended()
+        self.receives.iter().all(|receive| receive.ended())
     }
 
     /// Lets stages give up what they hold, and devices finish what they send: to be called until [`Ledger::held`] is 0.
@@ -98,26 +117,26 @@ impl Worker {
         for stage in &mut self.stages {
             stage.release(&mut self.batch);
         }
-        self.dispatch()
+        self.dispatch(0)
     }
 
     /// Where every packet ended so far.
     pub fn ledger(&mut self) -> Ledger {
-        let totals = self.receive.totals();
-        let mut drops = self.drops.clone();
-        drops.count(Reason::NoBuffer, totals.no_buffer);
-        drops.count(Reason::TooLong, totals.too_long);
-        let sending: u64 = self.ports.iter().map(|port| port.held()).sum();
-        Ledger {
-            received: totals.queue.received,
-            missed: totals.queue.missed,
-            injected: totals.queue.injected,
-            made: self.stages.iter().map(|stage| stage.made()).sum(),
-            transmitted: self.taken - sending,
-            delivered: self.delivered,
-            held: sending + self.stages.iter().map(|stage| stage.held()).sum::<u64>(),
-            drops,
+        let mut ledger = Ledger { missed: Some(0), drops: self.drops.clone(), ..Ledger::default() };
+        for receive in &mut self.receives {
+            let totals = receive.totals();
+            ledger.received += totals.queue.received;
+            ledger.missed = ledger.missed.zip(totals.queue.missed).map(|(sum, more)| sum + more);
+            ledger.injected.add(&totals.queue.injected);
+            ledger.drops.count(Reason::NoBuffer, totals.no_buffer);
+            ledger.drops.count(Reason::TooLong, totals.too_long);
         }
+        let sending: u64 = self.ports.iter().map(|port| port.held()).sum();
+        ledger.made = self.stages.iter().map(|stage| stage.made()).sum();
+        ledger.held = sending + self.stages.iter().map(|stage| stage.held()).sum::<u64>();
+        ledger.transmitted = self.taken - sending;
+        ledger.delivered = self.delivered;
+        ledger
     }
 
     /// What stages did beside deciding: stage, event, count.
@@ -131,7 +150,7 @@ impl Worker {
 
     /// Memory that packets and caches of the receiving side keep from other use, in bytes; where it can be told.
     pub fn pinned_bytes(&self) -> Option<u64> {
-        self.receive.pinned_bytes()
+        self.receives.iter().map(|receive| receive.pinned_bytes()).sum()
     }
 
     /// Polls so far, and those of them that used their whole budget.
@@ -140,7 +159,7 @@ impl Worker {
     }
 
     /// Sends every packet of the batch where its verdict says.
-    fn dispatch(&mut self) -> Result<(), DeviceError> {
+    fn dispatch(&mut self, from: usize) -> Result<(), DeviceError> {
         match self.batch.verdicts.first() {
             Some(&all) if self.batch.verdicts.iter().all(|verdict| *verdict == all) => self.send_whole(all),
             Some(_) => self.sort_out(),
@@ -158,7 +177,7 @@ impl Worker {
             self.drops.count(Reason::TxFull, leaving.len() as u64);
             self.done.append(leaving);
         }
-        self.receive.reclaim(&mut self.done);
+        self.receives[from].reclaim(&mut self.done);
         Ok(())
     }
 

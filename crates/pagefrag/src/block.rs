@@ -43,6 +43,14 @@ unsafe impl Send for Reference {}
 unsafe impl Sync for Reference {}
 
 impl Reference {
+    /// What a block takes besides its data.
+    pub(crate) const NODE_BYTES: usize = size_of::<Block>();
+
+    /// The same for two references to one block, and only for those while they are there.
+    pub(crate) fn identity(&self) -> usize {
+        self.0.as_ptr().addr()
+    }
+
     #[inline]
     pub(crate) fn block_bytes(&self) -> usize {
         // SAFETY: this reference keeps the node alive, and `bytes` is never written again.

@@ -5,7 +5,7 @@ use core::ptr::NonNull;
 
 use crate::{
     Align, AllocError, Frag, LARGE_BLOCK_BYTES, SMALL_BLOCK_BYTES, Source, Stats,
-    block::{Bulk, Refusal},
+    block::{Bulk, Reference, Refusal},
 };
 
 /// The core. Guarded by whoever has it: every call that changes something needs `&mut`.
@@ -37,8 +37,7 @@ impl Cutter {
     }
 
     #[inline]
-    pub(crate) fn give_back(&mut self, frag: Frag) {
-        let reference = frag.into_reference();
+    pub(crate) fn give_back(&mut self, reference: Reference) {
         let foreign = match &mut self.hand {
             Some(hand) => hand.bulk.put_back(reference),
             None => Some(reference),

@@ -52,6 +52,11 @@ impl Frag {
     pub(crate) fn into_reference(self) -> Reference {
         self.reference
     }
+
+    #[inline]
+    pub(crate) fn into_parts(self) -> (NonNull<u8>, usize, Reference) {
+        (self.data, self.len, self.reference)
+    }
 }
 
 impl Deref for Frag {

@@ -108,7 +108,9 @@ mod cutter;
 mod error;
 mod frag;
 mod guard;
+mod packet;
 mod poll;
+mod pool;
 mod shared;
 mod source;
 mod stats;
@@ -123,7 +125,11 @@ pub use frag::Frag;
 #[cfg(feature = "std")]
 pub use guard::Mutex;
 pub use guard::{Guard, SpinLock};
+pub use packet::{
+    HEADERS_BYTES, HEADROOM, Origin, PacketBuf, PacketError, Piece, TRAILER_BYTES, buffer_bytes, copy_break,
+};
 pub use poll::PollCache;
+pub use pool::{Closing, Page, PagePool, PoolConfig, PoolStats};
 pub use shared::SharedCache;
 pub use source::{Heap, Memory, Source};
 pub use stats::Stats;

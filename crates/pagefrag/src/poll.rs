@@ -2,7 +2,7 @@
 
 use alloc::sync::Arc;
 
-use crate::{Align, AllocError, Frag, Source, Stats, cutter::Cutter};
+use crate::{Align, AllocError, Frag, PacketBuf, Piece, Source, Stats, cutter::Cutter};
 
 /// A page-fragment cache that one thread owns. Nothing in it is guarded: an allocation is a subtraction, a comparison
 /// and a mask, and touches nothing that other threads touch. It may be moved to another thread, not shared:
@@ -48,7 +48,25 @@ impl PollCache {
     /// cut again when the whole block is, not before.
     #[inline]
     pub fn give_back(&mut self, frag: Frag) {
-        self.cutter.give_back(frag);
+        self.cutter.give_back(frag.into_reference());
+    }
+
+    /// Ends a packet: as [`give_back`](PollCache::give_back) for every fragment that it has alone; the rest is dropped.
+    #[inline]
+    pub fn give_back_packet(&mut self, packet: PacketBuf) {
+        let (head, rest) = packet.into_head_and_rest();
+        self.give_back_piece(head);
+        if let Some(rest) = rest {
+            rest.for_each(|piece| self.give_back_piece(piece));
+        }
+    }
+
+    /// Ends a piece of a packet: as [`give_back`](PollCache::give_back) if it is a fragment; any other is dropped.
+    #[inline]
+    pub fn give_back_piece(&mut self, piece: Piece) {
+        if let Some(reference) = piece.into_reference() {
+            self.cutter.give_back(reference);
+        }
     }
 
     /// What this cache has done so far.

@@ -100,7 +100,7 @@ impl Buffers for Pool {
         } else {
             self.pool.alloc_frag(buffer_bytes(data_bytes), Align::CACHE_LINE)?
         };
-        Ok(PacketBuf::with_page(page, HEADROOM))
+        Ok(PacketBuf::new(page, HEADROOM))
     }
 
     #[inline]
@@ -120,7 +120,7 @@ pub struct System;
 impl Buffers for System {
     /// Zeroed, since nobody may see what was there before: this is part of its price here.
     fn buffer(&mut self, data_bytes: usize) -> Result<PacketBuf, AllocError> {
-        Ok(PacketBuf::with_heap(vec![0; buffer_bytes(data_bytes)], HEADROOM))
+        Ok(PacketBuf::new(vec![0; buffer_bytes(data_bytes)], HEADROOM))
     }
 
     fn give_back(&mut self, packet: PacketBuf) {

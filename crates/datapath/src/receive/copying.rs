@@ -58,6 +58,6 @@ impl<B: Buffers> Receive for Copying<B> {
 #[inline]
 pub(super) fn copied(buffers: &mut impl Buffers, frame: &[u8]) -> Option<PacketBuf> {
     let mut packet = buffers.buffer(frame.len()).ok()?;
-    packet.put(frame.len())?.copy_from_slice(frame);
+    packet.put(frame.len()).ok()?.copy_from_slice(frame);
     Some(packet)
 }

@@ -2,15 +2,11 @@
 
 use std::time::Duration;
 
-use pagefrag::{Align, PacketBuf, Page, PagePool};
+use pagefrag::{Align, PacketBuf, Page, PagePool, Piece};
 
 use super::{Buffers, Receive, ReceiveTotals, copying::copied};
 use crate::batch::Batch;
 use crate::device::{DeviceError, Land, Landed};
-
-/// Bytes of a frame longer than the copy-break that are copied: its headers, so that stages find them in one piece (as
-/// `igb` and `ixgbe` pull them, drivers/net/ethernet/intel, 6.18: IGB_RX_HDR_LEN).
-pub const HEADERS_BYTES: usize = 256;
 
 /// What a driver does with a frame in its page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -69,10 +65,10 @@ impl<B: Buffers> Paged<B> {
         let copy_bytes = match self.handing {
             Handing::Copy => l2_bytes,
             Handing::CopyBreak(most) if l2_bytes <= most => l2_bytes,
-            Handing::CopyBreak(_) => HEADERS_BYTES.min(l2_bytes),
+            Handing::CopyBreak(_) => pagefrag::HEADERS_BYTES.min(l2_bytes),
             Handing::Page | Handing::Fragment => {
-                let mut packet = PacketBuf::with_page(page, offset);
-                packet.put(l2_bytes)?;
+                let mut packet = PacketBuf::new(page, offset);
+                packet.put(l2_bytes).ok()?;
                 return Some(packet);
             }
         };
@@ -85,7 +81,10 @@ impl<B: Buffers> Paged<B> {
             self.give_to_device(page);
             return None;
         };
-        packet.attach(page, offset + copy_bytes..offset + l2_bytes);
+        let mut rest = Piece::from(page);
+        rest.truncate(offset + l2_bytes);
+        rest.advance(offset + copy_bytes);
+        packet.attach(rest);
         Some(packet)
     }
 
