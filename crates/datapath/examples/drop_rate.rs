@@ -14,11 +14,16 @@ fn main() {
     for l2_bytes in [60] {
         for _ in 0..12 {
             let poll = rate(l2_bytes, Poll::new(Source::default().share()));
-            if std::env::args().count() > 1 { println!("{poll}"); continue; }
-        let shared = SharedCache::<SpinLock>::with_source(Source::default().share());
+            if std::env::args().count() > 1 {
+                println!("{poll}");
+                continue;
+            }
+            let shared = SharedCache::<SpinLock>::with_source(Source::default().share());
             let any = rate(l2_bytes, AnyContext::new(shared.into()));
             let system = rate(l2_bytes, System);
-            println!("{l2_bytes:>5} bytes: poll {poll:.1} ns, any-context {any:.1} ns, system {system:.1} ns");
+            println!(
+                "{l2_bytes:>5} bytes: poll {poll:.1} ns, any-context {any:.1} ns, system {system:.1} ns"
+            );
         }
     }
 }

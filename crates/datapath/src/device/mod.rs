@@ -6,7 +6,9 @@
 
 mod af_packet;
 mod af_xdp;
+mod capture;
 mod dummy;
+mod fault;
 mod lending;
 mod offload;
 mod synthetic;
@@ -16,11 +18,13 @@ mod undone;
 use std::time::Duration;
 
 use linux::SyscallError;
-use pagefrag::{Page, PacketBuf};
+use pagefrag::{PacketBuf, Page};
 
 pub use af_packet::{AfPacketRx, AfPacketTx, AfPacketTxSpec};
 pub use af_xdp::{AfXdp, AfXdpRx, AfXdpSpec, AfXdpTx, PacketMemory};
+pub use capture::{CapturedRx, CapturedTx, Sink, ToSink};
 pub use dummy::{Dummy, DummyQueue, QueueTotals, TxLock};
+pub use fault::{FaultSpec, FaultyLand, FaultyLend};
 pub use lending::Lending;
 pub use synthetic::{Frames, Synthetic};
 pub use tap::{TapRx, TapTx, open_tap};
@@ -126,8 +130,11 @@ pub struct Landed {
 pub trait Transmit: Send {
     /// Takes packets from the front of `packets`, as many as there is room for, and moves those that it is done with to
     /// `done`: these, or earlier ones. What is left in `packets` had no room.
-    fn transmit(&mut self, packets: &mut Vec<PacketBuf>, done: &mut Vec<PacketBuf>)
-    -> Result<(), DeviceError>;
+    fn transmit(
+        &mut self,
+        packets: &mut Vec<PacketBuf>,
+        done: &mut Vec<PacketBuf>,
+    ) -> Result<(), DeviceError>;
 
     /// Moves those that it has become done with to `done`, and pushes out what waits.
     fn complete(&mut self, _done: &mut Vec<PacketBuf>) -> Result<(), DeviceError> {
