@@ -141,7 +141,7 @@ impl Transmit for DummyQueue {
     /// Of the queue, whoever used it.
     fn totals(&mut self) -> TxTotals {
         let QueueTotals { packets, l2_bytes } = self.device.queues[self.index].totals();
-        TxTotals { packets, l2_bytes }
+        TxTotals { packets, l2_bytes, too_long: 0 }
     }
 }
 
@@ -177,7 +177,8 @@ mod tests {
 
     #[test]
     fn every_packet_of_every_thread_is_counted_under_each_lock() {
-        for (lock, queues) in [(TxLock::Device, 2), (TxLock::Queue, 2), (TxLock::Queue, 1), (TxLock::None, 2)] {
+        for (lock, queues) in [(TxLock::Device, 2), (TxLock::Queue, 2), (TxLock::Queue, 1), (TxLock::None, 2)]
+        {
             let device = Dummy::new(queues, lock);
             std::thread::scope(|scope| {
                 for thread in 0..2 {

@@ -34,13 +34,7 @@ pub struct Paged<B> {
 
 impl<B: Buffers> Paged<B> {
     /// From this queue, whose pages come from `pool`; what is copied goes to `buffers`. `longest`: bytes of the longest frame.
-    pub fn new(
-        queue: Box<dyn Land>,
-        pool: PagePool,
-        buffers: B,
-        handing: Handing,
-        longest: usize,
-    ) -> Self {
+    pub fn new(queue: Box<dyn Land>, pool: PagePool, buffers: B, handing: Handing, longest: usize) -> Self {
         let piece_bytes = (handing == Handing::Fragment).then(|| pagefrag::buffer_bytes(longest));
         Self { queue, pool, buffers, handing, piece_bytes, no_buffer: 0 }
     }
