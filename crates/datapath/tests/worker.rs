@@ -7,7 +7,7 @@ use datapath::device::{DeviceError, Dummy, RxTotals, Transmit, TxLock, TxTotals}
 use datapath::queue::{Inlet, bounded};
 use datapath::receive::{Receive, ReceiveTotals};
 use datapath::stage::Stage;
-use datapath::{Batch, Packets, Reason, Verdict, Worker};
+use datapath::{Batch, Reason, Verdict, Worker};
 use pagefrag::PacketBuf;
 use proptest::prelude::*;
 
@@ -28,7 +28,7 @@ impl Receive for Script {
         Ok(frames)
     }
 
-    fn reclaim(&mut self, packets: &mut Packets) {
+    fn reclaim(&mut self, packets: &mut Vec<PacketBuf>) {
         packets.clear();
     }
 
@@ -104,20 +104,20 @@ impl Stage for Fate {
 #[derive(Default)]
 struct Slow {
     room: usize,
-    sending: Packets,
+    sending: Vec<PacketBuf>,
     packets: u64,
 }
 
 impl Transmit for Slow {
-    fn transmit(&mut self, packets: &mut Packets, done: &mut Packets) -> Result<(), DeviceError> {
+    fn transmit(&mut self, packets: &mut Vec<PacketBuf>, done: &mut Vec<PacketBuf>) -> Result<(), DeviceError> {
         self.complete(done)?;
         let taken = packets.len().min(self.room);
         self.packets += taken as u64;
-        packets.take_front(taken, |packet| self.sending.push(packet));
+        self.sending.extend(packets.drain(..taken));
         Ok(())
     }
 
-    fn complete(&mut self, done: &mut Packets) -> Result<(), DeviceError> {
+    fn complete(&mut self, done: &mut Vec<PacketBuf>) -> Result<(), DeviceError> {
         done.append(&mut self.sending);
         Ok(())
     }
