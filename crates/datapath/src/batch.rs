@@ -2,7 +2,7 @@
 
 use pagefrag::PacketBuf;
 
-use crate::{Packets, Reason};
+use crate::Reason;
 
 /// The most packets of one poll (NAPI_POLL_WEIGHT, include/linux/netdevice.h, 6.18).
 pub const BUDGET: usize = 64;
@@ -18,16 +18,16 @@ pub enum Verdict {
     Transmit(u8),
     /// It goes to this queue: of a receiver, or of another worker.
     Deliver(u16),
-    /// A stage has it, and will send it or count it later: its place in the batch is empty.
+    /// A stage has it, and will send it or count it later: what lies in its place is no packet.
     Held,
 }
 
 /// The packets of one poll in the order of arrival, each with its verdict.
 ///
-/// Packets stay where they are while stages work on them: moving one costs more than many a stage.
+/// Packets stay where they are while stages work on them.
 #[derive(Debug, Default)]
 pub struct Batch {
-    pub(crate) packets: Packets,
+    pub(crate) packets: Vec<PacketBuf>,
     pub(crate) verdicts: Vec<Verdict>,
     pub(crate) ingress: u8,
 }
@@ -35,7 +35,7 @@ pub struct Batch {
 impl Batch {
     /// An empty one. Allocates here, and not again.
     pub fn new() -> Self {
-        Self { packets: Packets::with_places(2 * BUDGET), verdicts: Vec::with_capacity(2 * BUDGET), ingress: 0 }
+        Self { packets: Vec::with_capacity(2 * BUDGET), verdicts: Vec::with_capacity(2 * BUDGET), ingress: 0 }
     }
 
     /// The port that they came in by: all packets of a batch come from one.
@@ -60,29 +60,6 @@ impl Batch {
         self.verdicts.push(Verdict::Pass);
     }
 
-    /// Adds an empty one, to be filled where it lies.
-    #[inline]
-    pub(crate) fn push_empty(&mut self) -> &mut PacketBuf {
-        self.verdicts.push(Verdict::Pass);
-        self.packets.push_empty()
-    }
-
-    /// The one added last.
-    ///
-    /// # Panics
-    /// If there is none.
-    pub(crate) fn last_mut(&mut self) -> &mut PacketBuf {
-        let last = self.packets.len() - 1;
-        &mut self.packets.as_mut_slice()[last]
-    }
-
-    /// Takes the last one away.
-    #[inline]
-    pub(crate) fn pop(&mut self) {
-        self.verdicts.pop();
-        self.packets.pop();
-    }
-
     /// Adds one that a stage made or held, with its verdict.
     pub fn push_decided(&mut self, packet: PacketBuf, verdict: Verdict) {
         self.packets.push(packet);
@@ -98,12 +75,12 @@ impl Batch {
 
     /// The packet at this place.
     pub fn packet(&self, index: usize) -> &PacketBuf {
-        &self.packets.as_slice()[index]
+        &self.packets[index]
     }
 
     /// The packet at this place, to be changed.
     pub fn packet_mut(&mut self, index: usize) -> &mut PacketBuf {
-        &mut self.packets.as_mut_slice()[index]
+        &mut self.packets[index]
     }
 
     /// Its verdict so far.
@@ -131,9 +108,9 @@ impl Batch {
             .filter(|(_, _, verdict)| **verdict == Verdict::Pass)
     }
 
-    /// Takes a packet out, to hold it; an empty one stays in its place.
+    /// Takes a packet out, to hold it. Its place is taken by one without data, which allocates: not for every packet.
     pub fn hold(&mut self, index: usize) -> PacketBuf {
         self.verdicts[index] = Verdict::Held;
-        std::mem::take(&mut self.packets.as_mut_slice()[index])
+        std::mem::replace(&mut self.packets[index], PacketBuf::new(Vec::new(), 0))
     }
 }

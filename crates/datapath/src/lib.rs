@@ -32,7 +32,6 @@
 mod batch;
 pub mod device;
 mod ledger;
-mod packets;
 pub mod queue;
 mod reason;
 pub mod receive;
@@ -44,6 +43,5 @@ mod worker;
 
 pub use batch::{BUDGET, Batch, Verdict};
 pub use ledger::{Drops, Ledger};
-pub use packets::Packets;
 pub use reason::Reason;
 pub use worker::Worker;

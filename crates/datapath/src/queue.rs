@@ -7,7 +7,6 @@ use std::time::Duration;
 use crossbeam_queue::ArrayQueue;
 use pagefrag::PacketBuf;
 
-use crate::Packets;
 use crate::batch::Batch;
 use crate::device::{DeviceError, RxTotals};
 use crate::reason::Reason;
@@ -111,7 +110,7 @@ impl Receive for Inlet {
     }
 
     /// They go back to whoever they came from, as anything does that is dropped elsewhere.
-    fn reclaim(&mut self, packets: &mut Packets) {
+    fn reclaim(&mut self, packets: &mut Vec<PacketBuf>) {
         packets.clear();
     }
 

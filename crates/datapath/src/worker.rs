@@ -2,13 +2,14 @@
 
 use std::time::Duration;
 
-use crate::Packets;
+use pagefrag::PacketBuf;
+
 use crate::batch::{BUDGET, Batch, Verdict};
 use crate::device::{DeviceError, Transmit};
 use crate::ledger::{Drops, Ledger};
 use crate::queue::Outlet;
-use crate::receive::Receive;
 use crate::reason::Reason;
+use crate::receive::Receive;
 use crate::stage::Stage;
 
 /// How long a worker with several queues waits at one of them.
@@ -24,8 +25,8 @@ pub struct Worker {
     outlets: Vec<Outlet>,
     batch: Batch,
     /// Packets sorted out of a batch, by port.
-    leaving: Vec<Packets>,
-    done: Packets,
+    leaving: Vec<Vec<PacketBuf>>,
+    done: Vec<PacketBuf>,
     drops: Drops,
     taken: u64,
     delivered: u64,
@@ -43,7 +44,7 @@ impl Worker {
             outlets: Vec::new(),
             batch: Batch::new(),
             leaving: Vec::new(),
-            done: Packets::with_places(2 * BUDGET),
+            done: Vec::with_capacity(4 * BUDGET),
             drops: Drops::default(),
             taken: 0,
             delivered: 0,
@@ -70,7 +71,7 @@ impl Worker {
     #[must_use]
     pub fn port(mut self, port: Box<dyn Transmit>) -> Self {
         self.ports.push(port);
-        self.leaving.push(Packets::with_places(2 * BUDGET));
+        self.leaving.push(Vec::with_capacity(2 * BUDGET));
         self
     }
 
@@ -131,9 +132,11 @@ impl Worker {
             ledger.drops.count(Reason::TooLong, totals.too_long);
         }
         let sending: u64 = self.ports.iter().map(|port| port.held()).sum();
+        let too_long: u64 = self.ports.iter_mut().map(|port| port.totals().too_long).sum();
+        ledger.drops.count(Reason::TooLong, too_long);
         ledger.made = self.stages.iter().map(|stage| stage.made()).sum();
         ledger.held = sending + self.stages.iter().map(|stage| stage.held()).sum::<u64>();
-        ledger.transmitted = self.taken - sending;
+        ledger.transmitted = self.taken - sending - too_long;
         ledger.delivered = self.delivered;
         ledger
     }
@@ -185,10 +188,10 @@ impl Worker {
         match verdict {
             Verdict::Drop(reason) => {
                 self.drops.count(reason, self.batch.len() as u64);
-                self.done.append(&mut self.batch.packets);
+                swap_or_append(&mut self.batch.packets, &mut self.done);
             }
             Verdict::Transmit(port) if usize::from(port) < self.ports.len() => {
-                self.leaving[usize::from(port)].append(&mut self.batch.packets);
+                swap_or_append(&mut self.batch.packets, &mut self.leaving[usize::from(port)]);
             }
             _ => self.sort_out(),
         }
@@ -196,23 +199,28 @@ impl Worker {
 
     fn sort_out(&mut self) {
         let Self { batch, leaving, outlets, done, drops, delivered, .. } = self;
-        let Batch { packets, verdicts, .. } = batch;
-        let mut verdicts = verdicts.iter();
-        packets.take_front(packets.len(), |packet| {
-            let reason = match verdicts.next().copied().unwrap_or(Verdict::Pass) {
-                Verdict::Held => return,
+        for (packet, verdict) in batch.packets.drain(..).zip(&batch.verdicts) {
+            let reason = match *verdict {
+                Verdict::Held => continue,
                 Verdict::Drop(reason) => reason,
                 Verdict::Pass => Reason::Undecided,
                 Verdict::Transmit(port) => match leaving.get_mut(usize::from(port)) {
-                    Some(leaving) => return leaving.push(packet),
+                    Some(leaving) => {
+                        leaving.push(packet);
+                        continue;
+                    }
                     None => Reason::Undecided,
                 },
                 Verdict::Deliver(queue) => match outlets.get_mut(usize::from(queue)) {
                     Some(outlet) => match outlet.push(packet) {
-                        Ok(()) => return *delivered += 1,
+                        Ok(()) => {
+                            *delivered += 1;
+                            continue;
+                        }
                         Err(refused) => {
                             drops.count(outlet.reason(), 1);
-                            return done.push(refused);
+                            done.push(refused);
+                            continue;
                         }
                     },
                     None => Reason::NoSocket,
@@ -220,6 +228,15 @@ impl Worker {
             };
             drops.count(reason, 1);
             done.push(packet);
-        });
+        }
+    }
+}
+
+/// Packets from one list to the end of another, without moving them where that is empty.
+fn swap_or_append(from: &mut Vec<PacketBuf>, to: &mut Vec<PacketBuf>) {
+    if to.is_empty() {
+        std::mem::swap(from, to);
+    } else {
+        to.append(from);
     }
 }

@@ -109,7 +109,11 @@ struct Slow {
 }
 
 impl Transmit for Slow {
-    fn transmit(&mut self, packets: &mut Vec<PacketBuf>, done: &mut Vec<PacketBuf>) -> Result<(), DeviceError> {
+    fn transmit(
+        &mut self,
+        packets: &mut Vec<PacketBuf>,
+        done: &mut Vec<PacketBuf>,
+    ) -> Result<(), DeviceError> {
         self.complete(done)?;
         let taken = packets.len().min(self.room);
         self.packets += taken as u64;
@@ -127,7 +131,7 @@ impl Transmit for Slow {
     }
 
     fn totals(&mut self) -> TxTotals {
-        TxTotals { packets: self.packets, l2_bytes: self.packets }
+        TxTotals { packets: self.packets, l2_bytes: self.packets, too_long: 0 }
     }
 }
 

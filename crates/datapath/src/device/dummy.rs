@@ -4,8 +4,9 @@ use std::hint;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use pagefrag::PacketBuf;
+
 use super::{DeviceError, Transmit, TxTotals};
-use crate::Packets;
 
 /// What keeps threads apart that send through one device. Taken for each packet, as `__dev_direct_xmit` does
 /// (net/core/dev.c, 6.18).
@@ -113,8 +114,8 @@ pub struct DummyQueue {
 impl Transmit for DummyQueue {
     fn transmit(
         &mut self,
-        packets: &mut Packets,
-        done: &mut Packets,
+        packets: &mut Vec<PacketBuf>,
+        done: &mut Vec<PacketBuf>,
     ) -> Result<(), DeviceError> {
         let queue = &self.device.queues[self.index];
         let lock = match self.device.lock {
@@ -129,14 +130,18 @@ impl Transmit for DummyQueue {
                 queue.count(packet.len());
             }
         }
-        done.append(packets);
+        if done.is_empty() {
+            std::mem::swap(packets, done);
+        } else {
+            done.append(packets);
+        }
         Ok(())
     }
 
     /// Of the queue, whoever used it.
     fn totals(&mut self) -> TxTotals {
         let QueueTotals { packets, l2_bytes } = self.device.queues[self.index].totals();
-        TxTotals { packets, l2_bytes }
+        TxTotals { packets, l2_bytes, too_long: 0 }
     }
 }
 
@@ -162,26 +167,25 @@ impl SpinLock {
 
 #[cfg(test)]
 mod tests {
-    use pagefrag::{PacketBuf, Piece};
+    use pagefrag::Piece;
 
     use super::*;
 
-    fn packets(count: usize) -> Packets {
-        let mut packets = Packets::default();
-        (0..count).for_each(|_| packets.push(PacketBuf::from(Piece::from(vec![0u8; 60]))));
-        packets
+    fn packets(count: usize) -> Vec<PacketBuf> {
+        (0..count).map(|_| PacketBuf::from(Piece::from(vec![0u8; 60]))).collect()
     }
 
     #[test]
     fn every_packet_of_every_thread_is_counted_under_each_lock() {
-        for (lock, queues) in [(TxLock::Device, 2), (TxLock::Queue, 2), (TxLock::Queue, 1), (TxLock::None, 2)] {
+        for (lock, queues) in [(TxLock::Device, 2), (TxLock::Queue, 2), (TxLock::Queue, 1), (TxLock::None, 2)]
+        {
             let device = Dummy::new(queues, lock);
             std::thread::scope(|scope| {
                 for thread in 0..2 {
                     let mut queue = device.queue(thread % queues).unwrap();
                     scope.spawn(move || {
                         for _ in 0..100 {
-                            let (mut sent, mut done) = (packets(7), Packets::default());
+                            let (mut sent, mut done) = (packets(7), Vec::new());
                             queue.transmit(&mut sent, &mut done).unwrap();
                             assert_eq!((sent.len(), done.len()), (0, 7));
                         }

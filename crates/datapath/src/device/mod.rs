@@ -4,18 +4,30 @@
 //! given ([`Land`]), or both; what a driver makes of them is decided in [`receive`](crate::receive). A sending queue
 //! ([`Transmit`]) takes packets and gives them back when it is done with them, as a network card does by its completions.
 
+mod af_packet;
+mod af_xdp;
+mod capture;
 mod dummy;
+mod fault;
+mod lending;
+mod offload;
 mod synthetic;
+mod tap;
+mod undone;
 
 use std::time::Duration;
 
 use linux::SyscallError;
-use pagefrag::Page;
+use pagefrag::{PacketBuf, Page};
 
-use crate::Packets;
-
+pub use af_packet::{AfPacketRx, AfPacketTx, AfPacketTxSpec};
+pub use af_xdp::{AfXdp, AfXdpRx, AfXdpSpec, AfXdpTx, PacketMemory};
+pub use capture::{CapturedRx, CapturedTx, Sink, ToSink};
 pub use dummy::{Dummy, DummyQueue, QueueTotals, TxLock};
+pub use fault::{FaultSpec, FaultyLand, FaultyLend};
+pub use lending::Lending;
 pub use synthetic::{Frames, Synthetic};
+pub use tap::{TapRx, TapTx, open_tap};
 
 /// Why a device does not work.
 #[derive(Debug, thiserror::Error)]
@@ -118,11 +130,14 @@ pub struct Landed {
 pub trait Transmit: Send {
     /// Takes packets from the front of `packets`, as many as there is room for, and moves those that it is done with to
     /// `done`: these, or earlier ones. What is left in `packets` had no room.
-    fn transmit(&mut self, packets: &mut Packets, done: &mut Packets)
-    -> Result<(), DeviceError>;
+    fn transmit(
+        &mut self,
+        packets: &mut Vec<PacketBuf>,
+        done: &mut Vec<PacketBuf>,
+    ) -> Result<(), DeviceError>;
 
     /// Moves those that it has become done with to `done`, and pushes out what waits.
-    fn complete(&mut self, _done: &mut Packets) -> Result<(), DeviceError> {
+    fn complete(&mut self, _done: &mut Vec<PacketBuf>) -> Result<(), DeviceError> {
         Ok(())
     }
 
@@ -142,6 +157,8 @@ pub struct TxTotals {
     pub packets: u64,
     /// Their bytes, without check sequences.
     pub l2_bytes: u64,
+    /// Packets that it took and dropped, as they are longer than the device takes: none of `packets`.
+    pub too_long: u64,
 }
 
 impl Injected {
@@ -153,5 +170,14 @@ impl Injected {
         self.reordered += other.reordered;
         self.delayed += other.delayed;
         self.held += other.held;
+    }
+}
+
+/// Moves the first so many packets to `done`.
+fn move_front(packets: &mut Vec<PacketBuf>, count: usize, done: &mut Vec<PacketBuf>) {
+    if count == packets.len() && done.is_empty() {
+        std::mem::swap(packets, done);
+    } else {
+        done.extend(packets.drain(..count));
     }
 }

@@ -8,16 +8,15 @@ use pagefrag::{
 
 /// Blocks of a fragment cache that may wait for their packets to end: as many as two polls of the longest frames of an MTU of
 /// 1,500 take.
-pub const WAITING_BLOCKS: usize = 8;
+pub(super) const WAITING_BLOCKS: usize = 8;
 
 /// Where packet buffers come from.
 pub trait Buffers: Send {
-    /// Gives an empty packet memory, with room for so many bytes behind the usual headroom. It is done in place: a packet that
-    /// was put together a moment ago costs more to move than to make.
-    fn fill(&mut self, packet: &mut PacketBuf, data_bytes: usize) -> Result<(), AllocError>;
+    /// An empty buffer with room for so many bytes behind the usual headroom.
+    fn buffer(&mut self, data_bytes: usize) -> Result<PacketBuf, AllocError>;
 
-    /// Ends a packet, as cheaply as this allocator can. An empty one is left.
-    fn give_back(&mut self, packet: &mut PacketBuf);
+    /// Ends a packet, as cheaply as this allocator can.
+    fn give_back(&mut self, packet: PacketBuf);
 
     /// Memory that is kept from other use, in bytes; where it can be told.
     fn pinned_bytes(&self) -> Option<u64>;
@@ -38,15 +37,14 @@ impl Poll {
 
 impl Buffers for Poll {
     #[inline]
-    fn fill(&mut self, packet: &mut PacketBuf, data_bytes: usize) -> Result<(), AllocError> {
+    fn buffer(&mut self, data_bytes: usize) -> Result<PacketBuf, AllocError> {
         let frag = self.cache.alloc(buffer_bytes(data_bytes), Align::CACHE_LINE)?;
-        *packet = PacketBuf::with_frag(frag, HEADROOM);
-        Ok(())
+        Ok(PacketBuf::with_frag(frag, HEADROOM))
     }
 
     #[inline]
-    fn give_back(&mut self, packet: &mut PacketBuf) {
-        self.cache.take_back(packet);
+    fn give_back(&mut self, packet: PacketBuf) {
+        self.cache.give_back_packet(packet);
     }
 
     fn pinned_bytes(&self) -> Option<u64> {
@@ -69,15 +67,14 @@ impl<G: Guard> AnyContext<G> {
 
 impl<G: Guard + Send + Sync> Buffers for AnyContext<G> {
     #[inline]
-    fn fill(&mut self, packet: &mut PacketBuf, data_bytes: usize) -> Result<(), AllocError> {
+    fn buffer(&mut self, data_bytes: usize) -> Result<PacketBuf, AllocError> {
         let frag = self.cache.alloc(buffer_bytes(data_bytes), Align::CACHE_LINE)?;
-        *packet = PacketBuf::with_frag(frag, HEADROOM);
-        Ok(())
+        Ok(PacketBuf::with_frag(frag, HEADROOM))
     }
 
     #[inline]
-    fn give_back(&mut self, packet: &mut PacketBuf) {
-        *packet = PacketBuf::default();
+    fn give_back(&mut self, packet: PacketBuf) {
+        drop(packet);
     }
 
     fn pinned_bytes(&self) -> Option<u64> {
@@ -101,19 +98,18 @@ impl Pool {
 
 impl Buffers for Pool {
     #[inline]
-    fn fill(&mut self, packet: &mut PacketBuf, data_bytes: usize) -> Result<(), AllocError> {
+    fn buffer(&mut self, data_bytes: usize) -> Result<PacketBuf, AllocError> {
         let page = if self.whole {
             self.pool.alloc()?
         } else {
             self.pool.alloc_frag(buffer_bytes(data_bytes), Align::CACHE_LINE)?
         };
-        *packet = PacketBuf::new(page, HEADROOM);
-        Ok(())
+        Ok(PacketBuf::new(page, HEADROOM))
     }
 
     #[inline]
-    fn give_back(&mut self, packet: &mut PacketBuf) {
-        self.pool.recycle_packet(std::mem::take(packet));
+    fn give_back(&mut self, packet: PacketBuf) {
+        self.pool.recycle_packet(packet);
     }
 
     fn pinned_bytes(&self) -> Option<u64> {
@@ -127,13 +123,12 @@ pub struct System;
 
 impl Buffers for System {
     /// Zeroed, since nobody may see what was there before: this is part of its price here.
-    fn fill(&mut self, packet: &mut PacketBuf, data_bytes: usize) -> Result<(), AllocError> {
-        *packet = PacketBuf::new(vec![0; buffer_bytes(data_bytes)], HEADROOM);
-        Ok(())
+    fn buffer(&mut self, data_bytes: usize) -> Result<PacketBuf, AllocError> {
+        Ok(PacketBuf::new(vec![0; buffer_bytes(data_bytes)], HEADROOM))
     }
 
-    fn give_back(&mut self, packet: &mut PacketBuf) {
-        *packet = PacketBuf::default();
+    fn give_back(&mut self, packet: PacketBuf) {
+        drop(packet);
     }
 
     fn pinned_bytes(&self) -> Option<u64> {

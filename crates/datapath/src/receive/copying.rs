@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
+use pagefrag::PacketBuf;
+
 use super::{Buffers, Receive, ReceiveTotals};
-use crate::Packets;
 use crate::batch::Batch;
 use crate::device::{DeviceError, Lend};
 
@@ -24,11 +25,16 @@ impl<B: Buffers> Copying<B> {
 impl<B: Buffers> Receive for Copying<B> {
     fn poll(&mut self, budget: usize, batch: &mut Batch) -> Result<usize, DeviceError> {
         let Self { queue, buffers, no_buffer } = self;
-        queue.lend(budget, &mut |frame| *no_buffer += u64::from(!copied(buffers, frame, batch)))
+        queue.lend(budget, &mut |frame| match copied(buffers, frame) {
+            Some(packet) => batch.push(packet),
+            None => *no_buffer += 1,
+        })
     }
 
-    fn reclaim(&mut self, packets: &mut Packets) {
-        packets.end_all(|packet| self.buffers.give_back(packet));
+    fn reclaim(&mut self, packets: &mut Vec<PacketBuf>) {
+        for packet in packets.drain(..) {
+            self.buffers.give_back(packet);
+        }
     }
 
     fn wait(&mut self, timeout: Duration) -> Result<(), DeviceError> {
@@ -48,16 +54,10 @@ impl<B: Buffers> Receive for Copying<B> {
     }
 }
 
-/// Copies a frame into a new packet of the batch; false where there is no memory for it.
+/// None where there is no memory.
 #[inline]
-pub(super) fn copied(buffers: &mut impl Buffers, frame: &[u8], batch: &mut Batch) -> bool {
-    let packet = batch.push_empty();
-    if buffers.fill(packet, frame.len()).is_ok()
-        && let Ok(room) = packet.put(frame.len())
-    {
-        room.copy_from_slice(frame);
-        return true;
-    }
-    batch.pop();
-    false
+pub(super) fn copied(buffers: &mut impl Buffers, frame: &[u8]) -> Option<PacketBuf> {
+    let mut packet = buffers.buffer(frame.len()).ok()?;
+    packet.put(frame.len()).ok()?.copy_from_slice(frame);
+    Some(packet)
 }

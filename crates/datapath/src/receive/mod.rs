@@ -6,7 +6,8 @@ mod paged;
 
 use std::time::Duration;
 
-use crate::Packets;
+use pagefrag::PacketBuf;
+
 use crate::batch::Batch;
 use crate::device::{DeviceError, RxTotals};
 
@@ -21,7 +22,7 @@ pub trait Receive: Send {
     fn poll(&mut self, budget: usize, batch: &mut Batch) -> Result<usize, DeviceError>;
 
     /// Ends packets. The memory of those that came from here is used again without asking anybody.
-    fn reclaim(&mut self, packets: &mut Packets);
+    fn reclaim(&mut self, packets: &mut Vec<PacketBuf>);
 
     /// Waits until there may be packets, for a time at most.
     fn wait(&mut self, timeout: Duration) -> Result<(), DeviceError>;

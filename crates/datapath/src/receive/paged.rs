@@ -5,7 +5,6 @@ use std::time::Duration;
 use pagefrag::{Align, PacketBuf, Page, PagePool, Piece};
 
 use super::{Buffers, Receive, ReceiveTotals, copying::copied};
-use crate::Packets;
 use crate::batch::Batch;
 use crate::device::{DeviceError, Land, Landed};
 
@@ -35,13 +34,7 @@ pub struct Paged<B> {
 
 impl<B: Buffers> Paged<B> {
     /// From this queue, whose pages come from `pool`; what is copied goes to `buffers`. `longest`: bytes of the longest frame.
-    pub fn new(
-        queue: Box<dyn Land>,
-        pool: PagePool,
-        buffers: B,
-        handing: Handing,
-        longest: usize,
-    ) -> Self {
+    pub fn new(queue: Box<dyn Land>, pool: PagePool, buffers: B, handing: Handing, longest: usize) -> Self {
         let piece_bytes = (handing == Handing::Fragment).then(|| pagefrag::buffer_bytes(longest));
         Self { queue, pool, buffers, handing, piece_bytes, no_buffer: 0 }
     }
@@ -61,30 +54,32 @@ impl<B: Buffers> Paged<B> {
         }
     }
 
-    /// Adds the packet of a frame to the batch; false where there is no memory for it.
-    fn hand_up(&mut self, landed: Landed, batch: &mut Batch) -> bool {
+    fn handed(&mut self, landed: Landed) -> Option<PacketBuf> {
         let Landed { page, offset, l2_bytes } = landed;
         let copy_bytes = match self.handing {
             Handing::Copy => l2_bytes,
             Handing::CopyBreak(most) if l2_bytes <= most => l2_bytes,
             Handing::CopyBreak(_) => pagefrag::HEADERS_BYTES.min(l2_bytes),
             Handing::Page | Handing::Fragment => {
-                let packet = batch.push_empty();
-                *packet = PacketBuf::new(page, offset);
-                return packet.put(l2_bytes).is_ok();
+                let mut packet = PacketBuf::new(page, offset);
+                packet.put(l2_bytes).ok()?;
+                return Some(packet);
             }
         };
-        let head = page.get(offset..offset + copy_bytes);
-        let copied = head.is_some_and(|head| copied(&mut self.buffers, head, batch));
-        if !copied || copy_bytes == l2_bytes {
+        let packet = page.get(offset..offset + copy_bytes).and_then(|head| copied(&mut self.buffers, head));
+        if copy_bytes == l2_bytes {
             self.give_to_device(page);
-            return copied;
+            return packet;
         }
+        let Some(mut packet) = packet else {
+            self.give_to_device(page);
+            return None;
+        };
         let mut rest = Piece::from(page);
         rest.truncate(offset + l2_bytes);
         rest.advance(offset + copy_bytes);
-        batch.last_mut().attach(rest);
-        true
+        packet.attach(rest);
+        Some(packet)
     }
 
     fn give_to_device(&mut self, page: Page) {
@@ -101,16 +96,18 @@ impl<B: Buffers> Receive for Paged<B> {
         while frames < budget {
             let Some(landed) = self.queue.landed()? else { break };
             frames += 1;
-            self.no_buffer += u64::from(!self.hand_up(landed, batch));
+            match self.handed(landed) {
+                Some(packet) => batch.push(packet),
+                None => self.no_buffer += 1,
+            }
         }
         Ok(frames)
     }
 
-    fn reclaim(&mut self, packets: &mut Packets) {
-        match self.handing {
-            // Heads are of the buffers, and nothing is attached that the queue wants back.
-            Handing::Copy => packets.end_all(|packet| self.buffers.give_back(packet)),
-            _ => packets.end_all(|packet| self.pool.recycle_packet(std::mem::take(packet))),
+    fn reclaim(&mut self, packets: &mut Vec<PacketBuf>) {
+        for packet in packets.drain(..) {
+            // Fragments first: they are pages of the pool, the head is one or a buffer.
+            self.pool.recycle_packet(packet);
         }
     }
 
