@@ -1,14 +1,20 @@
 //! What is done with packets between receiving and sending.
 
 mod early;
+pub mod filter;
 pub mod forward;
+pub mod steer;
+pub mod udp;
 
 use std::net::IpAddr;
 
 use crate::Batch;
 
 pub use early::EarlyDrop;
+pub use filter::Filter;
 pub use forward::{Forward, ForwardConfig};
+pub use steer::Steer;
+pub use udp::Udp;
 
 /// One step of the way. A stage works on the packets of a batch that have no verdict yet.
 pub trait Stage: Send {
