@@ -1,6 +1,6 @@
 //! What both caches do: fragments are cut from a block from its end to its start.
 
-use alloc::{collections::VecDeque, sync::Arc};
+use alloc::{sync::Arc, vec::Vec};
 use core::ptr::NonNull;
 
 use crate::{
@@ -16,14 +16,23 @@ pub(crate) struct Cutter {
     source: Arc<Source>,
     hand: Option<InHand>,
     /// Large blocks that are cut to their end and have holders, the oldest first.
-    waiting: VecDeque<Bulk>,
+    waiting: Vec<Bulk>,
+    /// Which of them the fragment that was given back last belonged to: the next one mostly does too.
+    last_given_back: usize,
     most_waiting: usize,
     stats: Stats,
 }
 
 impl Cutter {
     pub(crate) fn new(source: Arc<Source>) -> Cutter {
-        Cutter { source, hand: None, waiting: VecDeque::new(), most_waiting: 0, stats: Stats::default() }
+        Cutter {
+            source,
+            hand: None,
+            waiting: Vec::new(),
+            last_given_back: 0,
+            most_waiting: 0,
+            stats: Stats::default(),
+        }
     }
 
     pub(crate) fn set_most_waiting(&mut self, blocks: usize) {
@@ -31,14 +40,15 @@ impl Cutter {
         self.most_waiting = blocks;
     }
 
+    /// In one piece for both outcomes: a fragment that comes out of a function, or that two branches make, is put together in
+    /// memory and read back at once in other words than it was written in, which costs more than all the rest.
     #[inline]
     pub(crate) fn alloc(&mut self, bytes: usize, align: Align) -> Result<Frag, AllocError> {
-        if let Some(hand) = &mut self.hand
-            && let Some(frag) = hand.cut(bytes, align)
-        {
-            return Ok(frag);
+        if !self.hand.as_ref().is_some_and(|hand| hand.has_room(bytes, align)) {
+            self.refill_for(bytes)?;
         }
-        self.refill_and_cut(bytes, align)
+        // After a refill the whole block is there, and it is as large as was asked for.
+        self.hand.as_mut().and_then(|hand| hand.cut(bytes, align)).ok_or(AllocError::OutOfMemory { bytes })
     }
 
     /// Whether the bytes of the fragment that was cut last are still the zeros that its block came with.
@@ -54,18 +64,26 @@ impl Cutter {
             Some(hand) => hand.bulk.put_back(reference),
             None => Some(reference),
         };
-        if let Some(reference) = foreign {
-            self.give_back_waiting(reference);
+        let Some(reference) = foreign else { return };
+        match self.waiting.get_mut(self.last_given_back) {
+            Some(bulk) => {
+                if let Some(other) = bulk.put_back(reference) {
+                    self.give_back_waiting(other);
+                }
+            }
+            None => self.give_back_waiting(reference),
         }
     }
 
-    /// To a block that waits, else to nobody.
-    #[inline]
+    /// To any block that waits, else to nobody.
     fn give_back_waiting(&mut self, mut reference: Reference) {
-        for bulk in &mut self.waiting {
+        for (place, bulk) in self.waiting.iter_mut().enumerate() {
             match bulk.put_back(reference) {
                 Some(other) => reference = other,
-                None => return,
+                None => {
+                    self.last_given_back = place;
+                    return;
+                }
             }
         }
     }
@@ -78,16 +96,12 @@ impl Cutter {
 
     #[cold]
     #[inline(never)]
-    fn refill_and_cut(&mut self, bytes: usize, align: Align) -> Result<Frag, AllocError> {
+    fn refill_for(&mut self, bytes: usize) -> Result<(), AllocError> {
         if bytes > LARGE_BLOCK_BYTES {
             self.stats.too_large += 1;
             return Err(AllocError::TooLarge { bytes });
         }
-        let cut = self.refill(bytes).and_then(|()| {
-            // After a refill the whole block is there, and it is as large as was asked for.
-            self.hand.as_mut().and_then(|hand| hand.cut(bytes, align)).ok_or(Refusal::Memory)
-        });
-        cut.map_err(|refusal| {
+        self.refill(bytes).map_err(|refusal| {
             self.stats.failures += 1;
             match refusal {
                 Refusal::Limit => AllocError::Limit { bytes, limit_bytes: self.source.limit_bytes() },
@@ -122,7 +136,7 @@ impl Cutter {
     fn waited(&mut self, looks: usize) -> Option<InHand> {
         let place = self.waiting.iter_mut().take(looks).position(Bulk::renew)?;
         self.stats.reuses_after_waiting += 1;
-        self.waiting.remove(place).map(InHand::used)
+        Some(InHand::used(self.waiting.remove(place)))
     }
 
     /// Takes a whole block in hand. The one before, which has holders, waits; without a place it is left to them.
@@ -130,12 +144,13 @@ impl Cutter {
         let Some(before) = self.hand.replace(new) else { return };
         let may_wait = self.most_waiting > 0 && before.bulk.bytes() == LARGE_BLOCK_BYTES;
         if may_wait && self.waiting.len() < self.most_waiting && self.waiting.try_reserve(1).is_ok() {
-            return self.waiting.push_back(before.bulk);
+            return self.waiting.push(before.bulk);
         }
         self.stats.left_to_holders += 1;
-        // The oldest one has waited long enough.
-        if may_wait && self.waiting.pop_front().is_some() {
-            self.waiting.push_back(before.bulk);
+        if may_wait && !self.waiting.is_empty() {
+            // The oldest one has waited long enough.
+            self.waiting.remove(0);
+            self.waiting.push(before.bulk);
         }
     }
 
@@ -197,10 +212,20 @@ impl InHand {
         InHand { fresh: false, ..InHand::new(bulk) }
     }
 
+    #[inline]
+    fn has_room(&self, bytes: usize, align: Align) -> bool {
+        self.start(bytes, align).is_some()
+    }
+
+    #[inline]
+    fn start(&self, bytes: usize, align: Align) -> Option<usize> {
+        Some(align.at_or_before(self.offset.checked_sub(bytes.max(1))?))
+    }
+
     /// None if less is left than that. An empty fragment takes a byte too, as it takes a reference.
     #[inline]
     fn cut(&mut self, bytes: usize, align: Align) -> Option<Frag> {
-        let start = align.at_or_before(self.offset.checked_sub(bytes.max(1))?);
+        let start = self.start(bytes, align)?;
         debug_assert!(self.bulk.bias() > self.offset, "bias and offset are out of step");
         // SAFETY: bias > offset (see the type), and offset is at least 1, as it was not less than what is cut.
         let reference = unsafe { self.bulk.take() };
