@@ -15,7 +15,7 @@ use super::arms::general::OfJemalloc;
 use super::arms::general::{General, OfMimalloc, OfSystem, OneBytesMut, SplitBytesMut};
 use super::arms::plain::{FreeList, Ready};
 use super::arms::pool::{FAST, FRAGMENTS, Pool, RING, SLOW};
-use super::bench::{Across, Bench, One, Ring, Step, Two};
+use super::bench::{Across, Apart, Bench, One, Ring, Step, Two};
 use super::load::{Load, Sizes};
 use crate::words::nearest;
 
@@ -125,6 +125,9 @@ impl Allocator {
         match self {
             Self::Poll | Self::PollLeave if threads == Threads::Across => {
                 Some("only its owner can give back")
+            }
+            Self::PoolFast | Self::PoolSlow | Self::PoolFrag if threads == Threads::Across => {
+                Some("only its owner can recycle")
             }
             Self::FreeList if threads == Threads::Across => Some("has one owner"),
             Self::SpinMany if is_mixed => Some("takes a burst of one size"),
@@ -299,7 +302,9 @@ fn place<A: Arm>(threads: Threads, load: &Load, arm: impl Fn() -> A) -> Box<dyn 
     let worker = || Worker::new(arm(), load.clone());
     match threads {
         Threads::One => Box::new(One { worker: worker(), live }),
-        Threads::Two => Box::new(Two { here: worker(), there: Arc::new(Mutex::new(worker())), live }),
+        Threads::Two => {
+            Box::new(Two { here: Apart(worker()), there: Arc::new(Mutex::new(Apart(worker()))), live })
+        }
         Threads::Across => Box::new(Across { worker: worker(), ring: Ring::new(load.live), live }),
     }
 }
