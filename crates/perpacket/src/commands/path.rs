@@ -53,7 +53,7 @@ pub(crate) fn measure(scenario: &Scenario, output: &OutputArgs) -> Result<Outcom
 
 /// The labs stand as long as this runs.
 fn measure_cells(session: &mut Session<'_>, cells: &[Cell], notes: &[String]) -> Result<Outcome> {
-    let mut rounds = Rounds::build(cells, session.scenario)?;
+    let mut rounds = Rounds::build(cells, session)?;
     let stopped = rounds.measure(session)?;
     let measured = rounds.take();
 
