@@ -1,12 +1,14 @@
 //! What is done with packets between receiving and sending.
 
 mod early;
+mod send_all;
 
 use std::net::IpAddr;
 
 use crate::Batch;
 
 pub use early::EarlyDrop;
+pub use send_all::SendAll;
 
 /// One step of the way. A stage works on the packets of a batch that have no verdict yet.
 pub trait Stage: Send {

@@ -30,7 +30,7 @@ pub(crate) fn run(args: &AbArgs) -> Result<Outcome> {
             .iter()
             .map(|name| name.parse::<PathName>().map_err(anyhow::Error::msg))
             .collect::<Result<_>>()?,
-        frames: vec![args.frame],
+        frames: args.frame.clone(),
         setting: args.setting.resolve()?,
         measurement: args.slice.resolve(args.time, default_precision(), SLICE)?,
         host: args.host.resolve(),

@@ -30,6 +30,11 @@ impl SettingArgs {
             spin: self.spin,
             qdisc: self.qdisc.clone(),
             threads: self.threads,
+            alloc: self.device.alloc,
+            rx: self.device.rx,
+            lock: self.device.lock,
+            queues: self.device.queues,
+            prefixes: self.device.prefixes,
             cpus: Vec::new(),
         })
     }
