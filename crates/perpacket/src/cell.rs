@@ -266,10 +266,7 @@ impl PathName {
 
     /// Whether it goes through the device under test in user space, and not through the kernel.
     pub(crate) fn is_datapath(self) -> bool {
-        matches!(
-            self,
-            Self::DatapathDrop | Self::DatapathDummy | Self::DatapathForward | Self::DatapathUdp
-        )
+        matches!(self, Self::DatapathDrop | Self::DatapathDummy | Self::DatapathForward | Self::DatapathUdp)
     }
 
     /// The frame sizes that it takes, in bytes with the FCS.

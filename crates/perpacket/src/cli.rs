@@ -387,7 +387,7 @@ pub(crate) struct DeviceArgs {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "How it is measured")]
 pub(crate) struct SliceArgs {
-    /// Packets in a slice [default: 5000 for path, 10000 for ab]
+    /// Packets in a slice [default: 5000 for path, 10000 for ab, 50000 where all paths are in user space]
     #[arg(long = "slice", value_name = "PACKETS")]
     pub(crate) packets: Option<u64>,
     /// Clock: thread (CPU time of the measuring thread), or machine (busy time of all CPUs, over slices

@@ -6,9 +6,9 @@ use measure::record::CapabilityProbe;
 use traffic::{Ability, BackendKind};
 
 use crate::cell::{Cell, Factor, PathName, Setting};
+use crate::device;
 use crate::environment;
 use crate::paths::{self, Ends};
-use crate::device;
 use crate::scenario::Clock;
 
 /// The ways in, probed, and what the kernel's clocks see.

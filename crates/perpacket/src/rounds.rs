@@ -84,8 +84,7 @@ impl Rounds {
     pub(crate) fn build(cells: &[Cell], session: &mut Session<'_>) -> Result<Self> {
         let Measurement { packets, clock, .. } = session.scenario.measurement;
         let workshop = &mut session.workshop;
-        let mut rigs =
-            cells.iter().map(|cell| workshop.build(cell, None)).collect::<Result<Vec<_>>>()?;
+        let mut rigs = cells.iter().map(|cell| workshop.build(cell, None)).collect::<Result<Vec<_>>>()?;
         let mut shapes = Vec::new();
         for rig in &mut rigs {
             let shape = rig.shape(packets);

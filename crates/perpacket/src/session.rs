@@ -72,8 +72,7 @@ impl Ground {
         cpu::pin(wanted)?;
         // Other work then interrupts a slice less often. An ordinary user may not, and measures all the same.
         drop(cpu::set_nice(PRIORITY));
-        let abilities =
-            if scenario.needs_kernel() { Abilities::probe() } else { Abilities::in_user_space() };
+        let abilities = if scenario.needs_kernel() { Abilities::probe() } else { Abilities::in_user_space() };
         let abilities = abilities.sending_from(wanted, &allowed);
         Ok(Self { abilities, cpu: wanted, stop })
     }
@@ -93,8 +92,7 @@ impl<'a> Session<'a> {
         let counters = CounterSet::open(ground.cpu).beside(cells).within(scenario);
         let mut capabilities = ground.abilities.as_probes();
         capabilities.extend(counters.as_probes());
-        let variants =
-            cells.iter().enumerate().map(|(index, cell)| variant(index, cell, scenario)).collect();
+        let variants = cells.iter().enumerate().map(|(index, cell)| variant(index, cell, scenario)).collect();
         let scenario_value = serde_json::to_value(scenario)?;
         let head = head(scenario_value, ground.cpu, capabilities, variants, scenario.measurement.seed);
         if !output.quiet {

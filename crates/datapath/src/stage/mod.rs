@@ -54,8 +54,12 @@ impl PortAddress {
     pub fn has(&self, address: IpAddr) -> bool {
         let same = |differing: u32, bits: u32| differing >= u32::from(self.prefix_bits).min(bits);
         match (self.address, address) {
-            (IpAddr::V4(own), IpAddr::V4(other)) => same((own.to_bits() ^ other.to_bits()).leading_zeros(), 32),
-            (IpAddr::V6(own), IpAddr::V6(other)) => same((own.to_bits() ^ other.to_bits()).leading_zeros(), 128),
+            (IpAddr::V4(own), IpAddr::V4(other)) => {
+                same((own.to_bits() ^ other.to_bits()).leading_zeros(), 32)
+            }
+            (IpAddr::V6(own), IpAddr::V6(other)) => {
+                same((own.to_bits() ^ other.to_bits()).leading_zeros(), 128)
+            }
             _ => false,
         }
     }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use anyhow::{Result, bail};
-use datapath::device::{DeviceError, Dummy};
+use datapath::device::{DeviceError, Dummy, TxLock};
 use datapath::queue::Inlet;
 use datapath::stage::{EarlyDrop, SendAll};
 use datapath::{Ledger, Worker};
@@ -38,23 +38,53 @@ pub(crate) struct Sent {
 }
 
 impl Lane {
-    /// The loop of a cell that sends, where it does, out of this queue of the device.
-    pub(crate) fn build(cell: &Cell, queue: usize, dummy: &Arc<Dummy>, _tables: &mut Tables) -> Result<Self> {
-        let setting = &cell.setting;
-        let wire = Wire {
-            frame_bytes: cell.frame_bytes,
-            flows: setting.flows,
-            destinations: Destinations::One(PORT_ADDRESS),
+    /// The loops of a resolved cell, one for each thread; they send through this device.
+    ///
+    /// # Errors
+    /// Where the device cannot be what the cell says.
+    pub(crate) fn build_all(cell: &Cell, dummy: &Arc<Dummy>, tables: &mut Tables) -> Result<Vec<Self>> {
+        let threads = cell.setting.threads as usize;
+        let queues = cell.setting.device_queues() as usize;
+        let routing = match cell.path {
+            PathName::DatapathForward => Some(tables.of(cell.setting.prefixes)?),
+            _ => None,
         };
+        let mut routers = routing.iter().flat_map(|routing| routing.router.workers(threads));
+        let mut lanes = Vec::new();
+        for thread in 0..threads {
+            let destinations = match &routing {
+                Some(routing) => Destinations::List(Arc::clone(&routing.destinations)),
+                None => Destinations::One(PORT_ADDRESS),
+            };
+            let lane = Self::receiving(cell, destinations)?;
+            let port = dummy.queue(thread % queues)?;
+            lanes.push(match (cell.path, routers.next()) {
+                (PathName::DatapathDrop, _) => lane.with(|worker| worker.stage(EarlyDrop)),
+                (PathName::DatapathDummy, _) => {
+                    lane.with(|worker| worker.stage(SendAll::new(0)).port(Box::new(port)))
+                }
+                (PathName::DatapathForward, Some(router)) => {
+                    // What goes back where it came from (errors) is not what was to be measured: it is counted nowhere.
+                    let back = Dummy::new(1, TxLock::None).queue(0)?;
+                    lane.with(|worker| worker.stage(router).port(Box::new(back)).port(Box::new(port)))
+                }
+                (other, _) => bail!("{other} is not in this version"),
+            });
+        }
+        Ok(lanes)
+    }
+
+    /// One that receives, and does nothing more yet.
+    fn receiving(cell: &Cell, destinations: Destinations) -> Result<Self> {
+        let setting = &cell.setting;
+        let wire = Wire { frame_bytes: cell.frame_bytes, flows: setting.flows, destinations };
         let frames = RxQueue::Lands(Box::new(wire.queue()?));
         let worker = Worker::new(receiver(frames, setting.alloc, setting.rx, wire.l2_bytes())?);
-        let port = || -> Result<_> { Ok(Box::new(dummy.queue(queue)?)) };
-        let worker = match cell.path {
-            PathName::DatapathDrop => worker.stage(EarlyDrop),
-            PathName::DatapathDummy => worker.stage(SendAll::new(0)).port(port()?),
-            other => bail!("{other} is not in this version"),
-        };
         Ok(Self { worker, inlets: Vec::new(), read: 0, budget: setting.batch.into() })
+    }
+
+    fn with(self, more: impl FnOnce(Worker) -> Worker) -> Self {
+        Self { worker: more(self.worker), ..self }
     }
 
     /// Takes so many packets all the way, fewer only where no more come. The time is from its call to its return.

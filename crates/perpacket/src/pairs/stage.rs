@@ -28,7 +28,7 @@ pub(super) enum Makeup {
     Refreshed,
     /// The lab. Each has a sending program of its own, loaded anew.
     Reloaded,
-    /// Nothing. The labs and programs of both are made anew.
+    /// Nothing. The labs and programs of both, or their devices in user space, are made anew.
     Rebuilt,
 }
 

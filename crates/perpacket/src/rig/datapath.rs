@@ -41,15 +41,18 @@ struct Account {
 
 impl DatapathRig {
     /// Builds the device of a resolved cell, with memory of its own.
-    pub(super) fn build(cell: &Cell, clock: Clock, place: Option<Place>, tables: &mut Tables) -> Result<Self> {
+    pub(super) fn build(
+        cell: &Cell,
+        clock: Clock,
+        place: Option<Place>,
+        tables: &mut Tables,
+    ) -> Result<Self> {
         let setting = &cell.setting;
         let ballast = place.map_or_else(Vec::new, ballast);
-        let queues = setting.device_queues() as usize;
-        let dummy = Dummy::new(queues, setting.lock.into());
-        let lane = |thread| Lane::build(cell, thread as usize % queues, &dummy, tables);
-        let lanes: Result<Vec<Lane>> = (0..setting.threads).map(lane).collect();
-        let crew = lanes.and_then(|lanes| Crew::start(lanes, &setting.cpus));
-        let crew = crew.with_context(|| format!("build the device for {} at {} bytes", cell.path, cell.frame_bytes))?;
+        let dummy = Dummy::new(setting.device_queues() as usize, setting.lock.into());
+        let crew = Lane::build_all(cell, &dummy, tables)
+            .and_then(|lanes| Crew::start(lanes, &setting.cpus))
+            .with_context(|| format!("build the device for {} at {} bytes", cell.path, cell.frame_bytes))?;
         Ok(Self { cell: cell.clone(), clock, crew, dummy, _ballast: ballast })
     }
 

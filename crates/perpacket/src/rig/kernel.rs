@@ -235,12 +235,9 @@ impl Rig for KernelRig {
     /// The lab stays: what differs afterwards is where the programs lie in memory.
     fn reload(&mut self, cells: &[Cell; 2], b_first: bool, places: [Place; 2]) -> Result<()> {
         self.retire();
-        let open =
-            |cell: &Cell, place| Sender::open(&self.lab, cell, Code::new(self.burdened, Some(place)));
-        let (first, second) = (
-            open(&cells[usize::from(b_first)], places[0])?,
-            open(&cells[usize::from(!b_first)], places[1])?,
-        );
+        let open = |cell: &Cell, place| Sender::open(&self.lab, cell, Code::new(self.burdened, Some(place)));
+        let (first, second) =
+            (open(&cells[usize::from(b_first)], places[0])?, open(&cells[usize::from(!b_first)], places[1])?);
         self.senders = if b_first { vec![second, first] } else { vec![first, second] };
         self.active = 0;
         Ok(())
