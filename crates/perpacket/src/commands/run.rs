@@ -5,7 +5,7 @@ use std::io::{self, Read};
 
 use anyhow::{Context, Result};
 
-use super::{ab, path};
+use super::{ab, alloc, path};
 use crate::cli::RunArgs;
 use crate::generate;
 use crate::report::Outcome;
@@ -25,5 +25,6 @@ pub(crate) fn run(args: &RunArgs) -> Result<Outcome> {
         AnyScenario::Measure(scenario) if scenario.job == Job::Path => path::measure(&scenario, &args.output),
         AnyScenario::Measure(scenario) => ab::measure(&scenario, &args.output),
         AnyScenario::Generate(scenario) => generate::run(&scenario, &args.output),
+        AnyScenario::Allocate(scenario) => alloc::compare(&scenario, None, &args.output),
     }
 }

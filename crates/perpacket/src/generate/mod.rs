@@ -30,7 +30,7 @@ use traffic::{BackendKind, Pace};
 use crate::cli::OutputArgs;
 use crate::host::Abilities;
 use crate::progress::Progress;
-use crate::recorder::{self, Recorder};
+use crate::recorder::Recorder;
 use crate::report::{self, Outcome};
 use crate::scenario::{Generate, TIME_S, Target};
 use crate::stop::{Deadline, Stop};
@@ -125,33 +125,7 @@ pub(crate) fn run(scenario: &Generate, output: &OutputArgs) -> Result<Outcome> {
         }
         Ok(judge(&sending, scenario.send.strict))
     });
-    finish(recorder, outcome, &stop, steal, output)
-}
-
-/// Ends the record, and says where it is.
-fn finish(
-    recorder: Recorder,
-    outcome: Result<Outcome>,
-    stop: &Stop,
-    steal: Option<u64>,
-    output: &OutputArgs,
-) -> Result<Outcome> {
-    let steal = steal.zip(environment::steal_ticks()).and_then(|(before, after)| after.checked_sub(before));
-    let end = recorder::end(&outcome, stop.asked(), steal);
-    match outcome {
-        Ok(outcome) => {
-            if let Some(path) = recorder.end(end)?
-                && !output.quiet
-            {
-                report::write_stderr(&format!("record: {}\n", path.display()));
-            }
-            Ok(outcome)
-        }
-        Err(error) => {
-            drop(recorder.end(end)); // the first error is the one that is told
-            Err(error)
-        }
-    }
+    session::finish(recorder, outcome, &stop, steal, output)
 }
 
 impl<'a> Job<'a> {

@@ -3,6 +3,7 @@
 //! It is printed first, kept in the record, and `perpacket run` takes it back. Nothing that changes a figure is
 //! outside it, but for the machine.
 
+mod allocate;
 mod generate;
 
 use std::collections::BTreeSet;
@@ -17,6 +18,7 @@ use traffic::BackendKind;
 use crate::cell::{Cell, Factor, PathName, Setting};
 use crate::words::nearest;
 
+pub(crate) use allocate::{Allocate, AllocateMeasurement, JOB as ALLOC};
 pub(crate) use generate::{Generate, JOB, Packets, Send, Target};
 
 /// The form of a scenario that this program writes and reads.
@@ -237,6 +239,8 @@ pub(crate) enum AnyScenario {
     Measure(Scenario),
     /// Of `gen`.
     Generate(Generate),
+    /// Of `alloc`.
+    Allocate(Allocate),
 }
 
 impl AnyScenario {
@@ -246,6 +250,7 @@ impl AnyScenario {
             text.parse::<toml::Table>().ok().and_then(|table| table.get("job")?.as_str().map(str::to_owned));
         match job.as_deref() {
             Some(generate::JOB) => Generate::from_toml(text).map(Self::Generate),
+            Some(allocate::JOB) => Allocate::from_toml(text).map(Self::Allocate),
             _ => Scenario::from_toml(text).map(Self::Measure),
         }
     }
@@ -255,7 +260,7 @@ impl AnyScenario {
 fn read<T: DeserializeOwned>(text: &str, known: &BTreeSet<String>) -> Result<T> {
     ensure!(
         !text.trim_start().starts_with('{'),
-        "this is JSON, and a scenario is TOML: a record is not a scenario; the option -v of path, ab, gen and run prints \
+        "this is JSON, and a scenario is TOML: a record is not a scenario; the option -v of path, ab, gen, alloc and run prints \
          the scenario of a run as TOML"
     );
     let table: toml::Table =

@@ -368,7 +368,7 @@ impl Forward {
         if rewrite.mtu_bytes > 0 {
             return sent(packet, &rewrite, if destination.is_ipv4() { rewrite_v4 } else { rewrite_v6 });
         }
-        let held = Held { packet: std::mem::take(packet), ingress: arrival.ingress };
+        let held = Held { packet: std::mem::replace(packet, PacketBuf::new(Vec::new(), 0)), ingress: arrival.ingress };
         match self.neighbours.hold(place, held, arrival.now_ns, &mut self.to_do) {
             Ok(()) => Verdict::Held,
             Err(refused) => {
