@@ -141,7 +141,7 @@ impl Transmit for DummyQueue {
     /// Of the queue, whoever used it.
     fn totals(&mut self) -> TxTotals {
         let QueueTotals { packets, l2_bytes } = self.device.queues[self.index].totals();
-        TxTotals { packets, l2_bytes }
+        TxTotals { packets, l2_bytes, too_long: 0 }
     }
 }
 
@@ -167,10 +167,12 @@ impl SpinLock {
 
 #[cfg(test)]
 mod tests {
+    use pagefrag::Piece;
+
     use super::*;
 
     fn packets(count: usize) -> Vec<PacketBuf> {
-        (0..count).map(|_| PacketBuf::new(vec![0u8; 512], 64)).collect()
+        (0..count).map(|_| PacketBuf::from(Piece::from(vec![0u8; 60]))).collect()
     }
 
     #[test]
