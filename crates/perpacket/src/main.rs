@@ -4,6 +4,7 @@ mod alloc;
 mod cell;
 mod cli;
 mod commands;
+mod device;
 mod diagnosis;
 mod doctor;
 mod environment;
