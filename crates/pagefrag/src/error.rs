@@ -31,8 +31,8 @@ impl fmt::Display for AllocError {
         match self {
             AllocError::TooLarge { bytes } => write!(
                 f,
-                "allocate a fragment of {bytes} bytes: a block has {LARGE_BLOCK_BYTES}; take larger buffers from the \
-                 ordinary allocator"
+                "allocate a fragment of {bytes} bytes: a block of a cache has {LARGE_BLOCK_BYTES}, a page of a pool its \
+                 page size; take larger buffers from the ordinary allocator"
             ),
             AllocError::Limit { bytes, limit_bytes } => write!(
                 f,

@@ -110,6 +110,7 @@ mod frag;
 mod guard;
 mod packet;
 mod poll;
+mod pool;
 mod shared;
 mod source;
 mod stats;
@@ -128,6 +129,7 @@ pub use packet::{
     HEADERS_BYTES, HEADROOM, Origin, PacketBuf, PacketError, Piece, TRAILER_BYTES, buffer_bytes, copy_break,
 };
 pub use poll::PollCache;
+pub use pool::{Closing, Page, PagePool, PoolConfig, PoolStats};
 pub use shared::SharedCache;
 pub use source::{Heap, Memory, Source};
 pub use stats::Stats;

@@ -5,8 +5,8 @@ use core::{alloc::Layout, fmt, ptr::NonNull, sync::atomic::AtomicUsize, sync::at
 
 /// Memory for blocks: the heap, huge pages, a region that a device knows, or a double in a test.
 ///
-/// A cache asks for [`LARGE_BLOCK_BYTES`](crate::LARGE_BLOCK_BYTES) or [`SMALL_BLOCK_BYTES`](crate::SMALL_BLOCK_BYTES),
-/// both aligned to a page. Only the data comes from here; counts are kept elsewhere.
+/// A cache asks for [`LARGE_BLOCK_BYTES`](crate::LARGE_BLOCK_BYTES) or [`SMALL_BLOCK_BYTES`](crate::SMALL_BLOCK_BYTES), a
+/// pool for its page size, all of them aligned to 4096. Only the data comes from here; counts are kept elsewhere.
 ///
 /// # Safety
 ///
@@ -22,6 +22,14 @@ pub unsafe trait Memory: Send + Sync {
     ///
     /// `data` came from `alloc` of the same object with the same layout, was not freed since, and is not used any more.
     unsafe fn free(&self, data: NonNull<u8>, layout: Layout);
+
+    /// Whether this, which `alloc` has just returned, is only a makeshift, and should be freed rather than used again: an
+    /// ordinary page where huge ones ran out, a page of another NUMA node. A [`PagePool`](crate::PagePool) does so, as the
+    /// kernel's does with pages of its emergency reserve; the fragment caches do not ask.
+    fn is_makeshift(&self, data: NonNull<u8>) -> bool {
+        let _ = data;
+        false
+    }
 }
 
 /// The global allocator.

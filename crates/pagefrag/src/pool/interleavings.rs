@@ -1,0 +1,1 @@
+//! Every interleaving of what a pool shares.
