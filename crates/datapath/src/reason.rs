@@ -42,25 +42,25 @@ macro_rules! reasons {
 }
 
 reasons! {
-    Early "early drop" "The stage that drops everything, before it looks at a byte.",
+    Early "early-drop" "The stage that drops everything, before it looks at a byte.",
     Undecided "undecided" "No stage wanted it.",
     Filter "filter" "A rule of the filter says so.",
-    NoBuffer "no buffer" "There was no memory to receive it into.",
-    TooLong "too long" "Longer than the buffers of this queue.",
-    NotForUs "other host" "The destination MAC address is not that of the port, nor a group's.",
-    NotForwarded "not forwarded" "Of a kind that a router does not forward: link-local, multicast, loopback or broadcast.",
+    NoBuffer "no-buffer" "There was no memory to receive it into.",
+    TooLong "too-long" "Longer than the buffers of this queue.",
+    NotForUs "other-host" "The destination MAC address is not that of the port, nor a group's.",
+    NotForwarded "not-forwarded" "Of a kind that a router does not forward: link-local, multicast, loopback or broadcast.",
     Unsupported "unsupported" "Of a protocol that this stage does not know.",
-    TtlExpired "ttl expired" "Its time to live ended here, and no answer could be sent.",
-    NoRoute "no route" "No prefix of the table matches, and no answer could be sent.",
-    NoNeighbour "no neighbour" "The next hop does not answer, or too many wait for it.",
+    TtlExpired "ttl-expired" "Its time to live ended here, and no answer could be sent.",
+    NoRoute "no-route" "No prefix of the table matches, and no answer could be sent.",
+    NoNeighbour "no-neighbour" "The next hop does not answer, or too many wait for it.",
     TooBig "mtu" "Larger than the next link takes, and no answer could be sent.",
     Consumed "consumed" "Meant for this host, and worked on: ARP, neighbour discovery, ICMP to an address of a port.",
-    NoSocket "no socket" "No receiver has this port.",
-    SocketFull "socket buffer" "The receiver's queue was full.",
+    NoSocket "no-socket" "No receiver has this port.",
+    SocketFull "socket-buffer" "The receiver's queue was full.",
     BacklogFull "backlog" "The backlog of the CPU that it was steered to was full.",
-    FlowLimit "flow limit" "Its flow had more than half of a backlog that was half full.",
-    TxFull "tx ring" "The device that it was to leave through had no room.",
-    Injected "fault injection" "Lost on purpose.",
+    FlowLimit "flow-limit" "Its flow had more than half of a backlog that was half full.",
+    TxFull "tx-ring" "The device that it was to leave through had no room.",
+    Injected "fault-injection" "Lost on purpose.",
 }
 
 impl Reason {
