@@ -8,8 +8,8 @@ use crate::batch::{BUDGET, Batch, Verdict};
 use crate::device::{DeviceError, Transmit};
 use crate::ledger::{Drops, Ledger};
 use crate::queue::Outlet;
-use crate::receive::Receive;
 use crate::reason::Reason;
+use crate::receive::Receive;
 use crate::stage::Stage;
 
 /// How long a worker with several queues waits at one of them.

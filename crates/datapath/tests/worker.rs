@@ -109,7 +109,11 @@ struct Slow {
 }
 
 impl Transmit for Slow {
-    fn transmit(&mut self, packets: &mut Vec<PacketBuf>, done: &mut Vec<PacketBuf>) -> Result<(), DeviceError> {
+    fn transmit(
+        &mut self,
+        packets: &mut Vec<PacketBuf>,
+        done: &mut Vec<PacketBuf>,
+    ) -> Result<(), DeviceError> {
         self.complete(done)?;
         let taken = packets.len().min(self.room);
         self.packets += taken as u64;

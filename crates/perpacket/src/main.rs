@@ -3,6 +3,7 @@
 mod cell;
 mod cli;
 mod commands;
+mod device;
 mod diagnosis;
 mod doctor;
 mod environment;

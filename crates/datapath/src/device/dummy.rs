@@ -175,7 +175,8 @@ mod tests {
 
     #[test]
     fn every_packet_of_every_thread_is_counted_under_each_lock() {
-        for (lock, queues) in [(TxLock::Device, 2), (TxLock::Queue, 2), (TxLock::Queue, 1), (TxLock::None, 2)] {
+        for (lock, queues) in [(TxLock::Device, 2), (TxLock::Queue, 2), (TxLock::Queue, 1), (TxLock::None, 2)]
+        {
             let device = Dummy::new(queues, lock);
             std::thread::scope(|scope| {
                 for thread in 0..2 {

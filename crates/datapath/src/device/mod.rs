@@ -10,7 +10,7 @@ mod synthetic;
 use std::time::Duration;
 
 use linux::SyscallError;
-use pagefrag::{Page, PacketBuf};
+use pagefrag::{PacketBuf, Page};
 
 pub use dummy::{Dummy, DummyQueue, QueueTotals, TxLock};
 pub use synthetic::{Frames, Synthetic};
@@ -116,8 +116,11 @@ pub struct Landed {
 pub trait Transmit: Send {
     /// Takes packets from the front of `packets`, as many as there is room for, and moves those that it is done with to
     /// `done`: these, or earlier ones. What is left in `packets` had no room.
-    fn transmit(&mut self, packets: &mut Vec<PacketBuf>, done: &mut Vec<PacketBuf>)
-    -> Result<(), DeviceError>;
+    fn transmit(
+        &mut self,
+        packets: &mut Vec<PacketBuf>,
+        done: &mut Vec<PacketBuf>,
+    ) -> Result<(), DeviceError>;
 
     /// Moves those that it has become done with to `done`, and pushes out what waits.
     fn complete(&mut self, _done: &mut Vec<PacketBuf>) -> Result<(), DeviceError> {

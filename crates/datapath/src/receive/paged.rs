@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use pagefrag::{Align, PacketBuf, Page, PagePool, Piece};
+use pagefrag::{Align, Origin, PacketBuf, Page, PagePool, Piece};
 
 use super::{Buffers, Receive, ReceiveTotals, copying::copied};
 use crate::batch::Batch;
@@ -34,13 +34,7 @@ pub struct Paged<B> {
 
 impl<B: Buffers> Paged<B> {
     /// From this queue, whose pages come from `pool`; what is copied goes to `buffers`. `longest`: bytes of the longest frame.
-    pub fn new(
-        queue: Box<dyn Land>,
-        pool: PagePool,
-        buffers: B,
-        handing: Handing,
-        longest: usize,
-    ) -> Self {
+    pub fn new(queue: Box<dyn Land>, pool: PagePool, buffers: B, handing: Handing, longest: usize) -> Self {
         let piece_bytes = (handing == Handing::Fragment).then(|| pagefrag::buffer_bytes(longest));
         Self { queue, pool, buffers, handing, piece_bytes, no_buffer: 0 }
     }
@@ -88,6 +82,19 @@ impl<B: Buffers> Paged<B> {
         Some(packet)
     }
 
+    /// The head is a buffer, what is attached to it are pages of the pool.
+    fn take_apart(&mut self, packet: PacketBuf) {
+        let mut pieces = packet.into_pieces();
+        if let Some(head) = pieces.next() {
+            self.buffers.give_back(PacketBuf::new(head, 0));
+        }
+        for piece in pieces {
+            if let Origin::Page(page) = piece.into_origin() {
+                self.pool.recycle(page);
+            }
+        }
+    }
+
     fn give_to_device(&mut self, page: Page) {
         if let Err(page) = self.queue.post(page) {
             self.pool.recycle(page);
@@ -112,8 +119,11 @@ impl<B: Buffers> Receive for Paged<B> {
 
     fn reclaim(&mut self, packets: &mut Vec<PacketBuf>) {
         for packet in packets.drain(..) {
-            // Fragments first: they are pages of the pool, the head is one or a buffer.
-            self.pool.recycle_packet(packet);
+            match self.handing {
+                Handing::Page | Handing::Fragment => self.pool.recycle_packet(packet),
+                Handing::Copy | Handing::CopyBreak(_) if packet.is_linear() => self.buffers.give_back(packet),
+                Handing::Copy | Handing::CopyBreak(_) => self.take_apart(packet),
+            }
         }
     }
 

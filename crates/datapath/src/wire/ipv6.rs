@@ -204,12 +204,12 @@ mod tests {
     #[test]
     fn walks_over_everything_that_has_a_length() {
         let hop_by_hop = [protocol::ROUTING, 0, 1, 4, 0, 0, 0, 0];
-        let routing =
-            [protocol::AUTHENTICATION, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+        let routing = [protocol::AUTHENTICATION, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
         let authentication = [protocol::UDP, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
         let packet = packet(&[&hop_by_hop, &routing, &authentication, &[0; 8]]);
         let chain = walk(&packet, protocol::HOP_BY_HOP).unwrap();
-        let wanted = Chain { protocol: protocol::UDP, offset: 40 + 8 + 16 + 12, fragment: None, unfinished: false };
+        let wanted =
+            Chain { protocol: protocol::UDP, offset: 40 + 8 + 16 + 12, fragment: None, unfinished: false };
         assert_eq!(chain, wanted);
     }
 

@@ -51,9 +51,7 @@ mod malformed;
 mod parsed;
 
 pub use malformed::Malformed;
-pub use parsed::{
-    Addresses, Family, Fragment, Frame, Parsed, PassedBy, Ports, decrement_ttl, parse,
-};
+pub use parsed::{Addresses, Family, Fragment, Frame, Parsed, PassedBy, Ports, decrement_ttl, parse};
 
 /// Protocol numbers (IANA), those of extension headers of IPv6 included.
 pub mod protocol {

@@ -182,11 +182,8 @@ fn finish(
     message[icmp::fields::CHECKSUM].copy_from_slice(&checksum.to_be_bytes());
     ethernet::Header { destination: to_link, source: own_link, ether_type: ether_type::IPV6 }.write(frame)?;
     let (header, rest) = frame[ethernet::HEADER_BYTES..].split_at_mut(ipv6::HEADER_BYTES);
-    let mut network = ipv6::Header {
-        next_header: protocol::ICMPV6,
-        hop_limit: HOP_LIMIT,
-        ..ipv6::Header::default()
-    };
+    let mut network =
+        ipv6::Header { next_header: protocol::ICMPV6, hop_limit: HOP_LIMIT, ..ipv6::Header::default() };
     if let Addresses::V6 { source, destination } = addresses {
         (network.source, network.destination) = (source, destination);
     }

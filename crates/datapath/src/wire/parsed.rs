@@ -303,8 +303,7 @@ fn parse_ipv6(frame: &[u8], link: &ethernet::Header) -> Result<Parsed, Malformed
     let l3_bytes = ipv6::HEADER_BYTES + usize::from(u16_at(header, fields::PAYLOAD_LENGTH));
     let packet = packet.get(..l3_bytes).ok_or(Malformed::Ipv6PayloadLength)?;
     let chain = ipv6::walk(packet, header[fields::NEXT_HEADER])?;
-    let fragment =
-        chain.fragment.map(|field| Fragment { offset_bytes: field & !7, more: field & 1 != 0 });
+    let fragment = chain.fragment.map(|field| Fragment { offset_bytes: field & !7, more: field & 1 != 0 });
     Ok(Parsed {
         link_source: link.source,
         link_destination: link.destination,

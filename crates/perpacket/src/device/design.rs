@@ -5,7 +5,9 @@ use std::str::FromStr;
 
 use anyhow::{Result, bail};
 use datapath::device::{Land, Lend, TxLock};
-use datapath::receive::{AnyContext, Buffers, Copying, Handing, Paged, Poll, PollDropped, Pool, Receive, System};
+use datapath::receive::{
+    AnyContext, Buffers, Copying, Handing, Paged, Poll, PollDropped, Pool, Receive, System,
+};
 use pagefrag::{Guard, Mutex, PagePool, PoolConfig, SharedCache, Source, SpinLock, buffer_bytes};
 use serde::{Deserialize, Serialize};
 

@@ -1,16 +1,20 @@
-//! The device under test: from words to queues, threads and an account.
+//! The user-space device under test (crate `datapath`) as the commands make it: which memory, which driver, which frames;
+//! and as `perpacket datapath` runs it.
 //!
 //! ```text
-//! word, rules   what a person writes
+//! word, rules   what a person writes: devices, routes, filter rules, faults
 //! design        the choices of a driver's receiving side, and the driver that they make
+//! wire          frames on the wire of a synthetic device
 //! ```
 
 mod design;
 mod rules;
+mod wire;
 mod word;
 
 pub(crate) use design::{Alloc, COPY_BREAK_BYTES, Lock, RxMode, RxQueue, receiver};
 pub(crate) use rules::{AddressWord, FaultWord, MacWord, NeighbourWord, Prefix, RouteWord, RuleWord, ports};
+pub(crate) use wire::{Destinations, Wire};
 pub(crate) use word::{DeviceWord, is_same_file};
 
 /// Whether a device writes its frames into pages of the driver.

@@ -76,13 +76,8 @@ pub enum Silence {
 
 impl Silence {
     /// All of them, in the order of [`index`](Silence::index).
-    pub const ALL: [Silence; 5] = [
-        Silence::AboutError,
-        Silence::LaterFragment,
-        Silence::ToGroup,
-        Silence::LinkGroup,
-        Silence::Source,
-    ];
+    pub const ALL: [Silence; 5] =
+        [Silence::AboutError, Silence::LaterFragment, Silence::ToGroup, Silence::LinkGroup, Silence::Source];
 
     /// Its place in [`ALL`](Silence::ALL), for arrays of counters.
     #[inline]

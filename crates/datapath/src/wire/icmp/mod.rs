@@ -95,9 +95,9 @@ fn protocol_of(packet: &Parsed) -> u8 {
 pub(super) fn sum_of(message: &[u8], addresses: &Addresses) -> Sum {
     match addresses.family() {
         Family::V4 => Sum::ZERO.bytes(message),
-        Family::V6 => Sum::ZERO
-            .pseudo_header(addresses, protocol::ICMPV6, message.len() as u32)
-            .bytes(message),
+        Family::V6 => {
+            Sum::ZERO.pseudo_header(addresses, protocol::ICMPV6, message.len() as u32).bytes(message)
+        }
     }
 }
 
@@ -119,8 +119,7 @@ pub fn answer_echo(frame: &mut [u8], packet: &Parsed) -> Result<bool, Malformed>
     }
     let Some(header) = array_at_mut::<HEADER_BYTES>(frame, packet.l4_offset()) else { return Ok(false) };
     // In IPv6 the addresses are in the sum, whichever way round.
-    let checksum =
-        update(u16_at(header, fields::CHECKSUM), u16::from(request) << 8, u16::from(reply) << 8);
+    let checksum = update(u16_at(header, fields::CHECKSUM), u16::from(request) << 8, u16::from(reply) << 8);
     header[fields::TYPE] = reply;
     header[fields::CHECKSUM].copy_from_slice(&checksum.to_be_bytes());
     turn_round(frame, packet);
@@ -133,7 +132,9 @@ fn turn_round(frame: &mut [u8], packet: &Parsed) {
     match packet.addresses.swapped() {
         Addresses::V4 { source, destination } => {
             use ipv4::fields;
-            let Some(header) = array_at_mut::<{ ipv4::HEADER_BYTES }>(frame, packet.l3_offset) else { return };
+            let Some(header) = array_at_mut::<{ ipv4::HEADER_BYTES }>(frame, packet.l3_offset) else {
+                return;
+            };
             header[fields::SOURCE].copy_from_slice(&source.to_be_bytes());
             header[fields::DESTINATION].copy_from_slice(&destination.to_be_bytes());
             let word = |ttl: u8| u16::from_be_bytes([ttl, packet.protocol]);
@@ -143,7 +144,9 @@ fn turn_round(frame: &mut [u8], packet: &Parsed) {
         }
         Addresses::V6 { source, destination } => {
             use ipv6::fields;
-            let Some(header) = array_at_mut::<{ ipv6::HEADER_BYTES }>(frame, packet.l3_offset) else { return };
+            let Some(header) = array_at_mut::<{ ipv6::HEADER_BYTES }>(frame, packet.l3_offset) else {
+                return;
+            };
             header[fields::SOURCE].copy_from_slice(&source.to_be_bytes());
             header[fields::DESTINATION].copy_from_slice(&destination.to_be_bytes());
             header[fields::HOP_LIMIT] = ipv6::HOP_LIMIT;
