@@ -17,6 +17,7 @@ pub mod ethtool;
 pub mod limits;
 pub mod netns;
 pub mod nft;
+pub mod offload;
 pub mod packet;
 pub mod perf;
 pub mod privilege;
@@ -24,6 +25,7 @@ pub mod process;
 pub mod procfs;
 pub mod route;
 pub mod sysctl;
+pub mod tap;
 pub mod udp;
 pub mod xsk;
 

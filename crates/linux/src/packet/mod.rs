@@ -10,6 +10,7 @@
 pub(crate) mod mapping;
 pub(crate) mod messages;
 mod rx_ring;
+mod slot_ring;
 pub(crate) mod sockopt;
 mod tx_ring;
 
@@ -23,6 +24,7 @@ use self::messages::Messages;
 use crate::SyscallError;
 
 pub use rx_ring::{RxFrame, RxRing, RxRingSpec};
+pub use slot_ring::{SlotFrame, SlotRing, SlotRingSpec};
 pub use tx_ring::{RingSpec, RingState, TxRing};
 
 /// Every protocol, for a socket that receives (`ETH_P_ALL`): what the device sends is seen as well.
@@ -109,6 +111,17 @@ impl PacketSocket {
     /// Without a queue a busy driver means a lost frame, which [`Self::send`] then reports as not taken.
     pub fn set_qdisc_bypass(&self, bypass: bool) -> Result<(), SyscallError> {
         self.set_option(libc::PACKET_QDISC_BYPASS, &libc::c_int::from(bypass), "set PACKET_QDISC_BYPASS")
+    }
+
+    /// Receives frames for any MAC address while the socket is open, where the device would filter them (`PACKET_MR_PROMISC`).
+    pub fn set_promiscuous(&self) -> Result<(), SyscallError> {
+        let request = libc::packet_mreq {
+            mr_ifindex: self.ifindex.cast_signed(),
+            mr_type: libc::PACKET_MR_PROMISC as libc::c_ushort,
+            mr_alen: 0,
+            mr_address: [0; 8],
+        };
+        self.set_option(libc::PACKET_ADD_MEMBERSHIP, &request, "set PACKET_ADD_MEMBERSHIP")
     }
 
     /// Sends one frame; whether it was taken.
