@@ -91,15 +91,25 @@ pub(crate) struct Devices {
 
 /// The frames of a synthetic device.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub(crate) struct FramesOf {
-    /// A program in the packet language.
-    pub(crate) program: String,
+    /// UDP frames of this size, with FCS, where there is no program. To the made-up prefixes in a random order, where there
+    /// are some.
+    pub(crate) frame_bytes: u32,
+    /// Their flows, which differ in the destination port.
+    pub(crate) flows: u16,
+    /// A program in the packet language, in place of these.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) program: Option<String>,
     /// Its name in messages; what it includes in quotes is looked for beside it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) name: Option<String>,
-    /// Whether the destination of each packet is one that a prefix of the table leads to, at random.
-    #[serde(default, skip_serializing_if = "is_false")]
-    pub(crate) to_prefixes: bool,
+}
+
+impl Default for FramesOf {
+    fn default() -> Self {
+        Self { frame_bytes: 64, flows: 1, program: None, name: None }
+    }
 }
 
 /// How frames get into packets.
@@ -266,7 +276,7 @@ fn known_keys() -> BTreeSet<String> {
             again: true,
             lock: Some(Lock::Queue),
         },
-        frames: Some(FramesOf { program: text(), name: Some(text()), to_prefixes: true }),
+        frames: Some(FramesOf { program: Some(text()), name: Some(text()), ..FramesOf::default() }),
         receive: Receiving { mode: RxMode::Copy, alloc: Some(Alloc::Poll), budget: 1, busy: true },
         run: Running { threads: 1, cpus: vec![0], count: Some(1), time_s: Some(1.0), seed: 0 },
         network: whole_network(),

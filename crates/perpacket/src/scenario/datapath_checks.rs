@@ -1,10 +1,13 @@
 //! What does not go together in a run of the device under test, and what would.
 
+use std::ops::RangeInclusive;
+
 use anyhow::{Result, bail, ensure};
 use traffic::capture::CaptureFormat;
 
-use super::datapath::{Datapath, StageName};
+use super::datapath::{Datapath, Network, StageName};
 use super::{MAX_SEED, TIME_S};
+use crate::cell::MAX_FLOWS;
 use crate::device::{self, DeviceWord, is_same_file};
 
 /// The most threads of one kind.
@@ -17,6 +20,9 @@ const MAX_PREFIXES: u32 = 4_000_000;
 const MAX_QUEUE: usize = 1 << 20;
 /// Ports of a device under test: a verdict names one in 8 bits.
 const MAX_PORTS: usize = 64;
+
+/// Frame sizes of a synthetic device, in bytes with the FCS: to jumbo frames with a VLAN tag.
+const FRAME_BYTES: RangeInclusive<u32> = 64..=9_216;
 
 /// Refuses what does not go together.
 pub(super) fn check(scenario: &Datapath) -> Result<()> {
@@ -196,6 +202,16 @@ fn check_running(scenario: &Datapath) -> Result<()> {
         !endless || run.count.is_some() || run.time_s.is_some(),
         "nothing ends the run: give a count or a time"
     );
+    if let Some(frames) = &scenario.frames {
+        ensure!(
+            FRAME_BYTES.contains(&frames.frame_bytes),
+            "frame size {}: {} to {} bytes (with the 4-byte FCS)",
+            frames.frame_bytes,
+            FRAME_BYTES.start(),
+            FRAME_BYTES.end()
+        );
+        ensure!((1..=MAX_FLOWS).contains(&frames.flows), "flows {}: 1 to {MAX_FLOWS}", frames.flows);
+    }
     ensure!(
         scenario.frames.is_some() == devices.receiving().contains(&&DeviceWord::Synthetic),
         "frames are described for a synthetic device, and only for it: use --rx synthetic"
@@ -262,17 +278,13 @@ fn check_network(scenario: &Datapath) -> Result<()> {
         "--prefixes and --route are for packets that are sent on: use forward"
     );
     ensure!(
-        routes || scenario.stage == StageName::Udp || *network == super::Network::default(),
+        routes || scenario.stage == StageName::Udp || *network == Network::default(),
         "--address, --neighbour and --mac are for forward and udp: {} does not look at addresses",
         scenario.stage
     );
     ensure!(
         network.prefixes == 0 || scenario.devices.ports.is_empty(),
         "--prefixes with --port: made-up prefixes lead nowhere in a real network; use --route, or --rx and --tx"
-    );
-    ensure!(
-        scenario.frames.as_ref().is_none_or(|frames| !frames.to_prefixes || network.prefixes > 0),
-        "to_prefixes: there are no prefixes to send to; set network.prefixes"
     );
     Ok(())
 }
