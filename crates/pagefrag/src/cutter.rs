@@ -20,14 +20,15 @@ impl Cutter {
         Cutter { source, hand: None, stats: Stats::default() }
     }
 
+    /// In one piece for both outcomes: a fragment that comes out of a function, or that two branches make, is put together in
+    /// memory and read back at once in other words than it was written in, which costs more than all the rest.
     #[inline]
     pub(crate) fn alloc(&mut self, bytes: usize, align: Align) -> Result<Frag, AllocError> {
-        if let Some(hand) = &mut self.hand
-            && let Some(frag) = hand.cut(bytes, align)
-        {
-            return Ok(frag);
+        if !self.hand.as_ref().is_some_and(|hand| hand.has_room(bytes, align)) {
+            self.refill_for(bytes)?;
         }
-        self.refill_and_cut(bytes, align)
+        // After a refill the whole block is there, and it is as large as was asked for.
+        self.hand.as_mut().and_then(|hand| hand.cut(bytes, align)).ok_or(AllocError::OutOfMemory { bytes })
     }
 
     /// Whether the bytes of the fragment that was cut last are still the zeros that its block came with.
@@ -52,16 +53,12 @@ impl Cutter {
 
     #[cold]
     #[inline(never)]
-    fn refill_and_cut(&mut self, bytes: usize, align: Align) -> Result<Frag, AllocError> {
+    fn refill_for(&mut self, bytes: usize) -> Result<(), AllocError> {
         if bytes > LARGE_BLOCK_BYTES {
             self.stats.too_large += 1;
             return Err(AllocError::TooLarge { bytes });
         }
-        let cut = self.refill(bytes).and_then(|()| {
-            // After a refill the whole block is there, and it is as large as was asked for.
-            self.hand.as_mut().and_then(|hand| hand.cut(bytes, align)).ok_or(Refusal::Memory)
-        });
-        cut.map_err(|refusal| {
+        self.refill(bytes).map_err(|refusal| {
             self.stats.failures += 1;
             match refusal {
                 Refusal::Limit => AllocError::Limit { bytes, limit_bytes: self.source.limit_bytes() },
@@ -141,10 +138,20 @@ impl InHand {
         InHand { data: bulk.data(), offset: bulk.bytes(), bulk, fresh: true }
     }
 
+    #[inline]
+    fn has_room(&self, bytes: usize, align: Align) -> bool {
+        self.start(bytes, align).is_some()
+    }
+
+    #[inline]
+    fn start(&self, bytes: usize, align: Align) -> Option<usize> {
+        Some(align.at_or_before(self.offset.checked_sub(bytes.max(1))?))
+    }
+
     /// None if less is left than that. An empty fragment takes a byte too, as it takes a reference.
     #[inline]
     fn cut(&mut self, bytes: usize, align: Align) -> Option<Frag> {
-        let start = align.at_or_before(self.offset.checked_sub(bytes.max(1))?);
+        let start = self.start(bytes, align)?;
         debug_assert!(self.bulk.bias() > self.offset, "bias and offset are out of step");
         // SAFETY: bias > offset (see the type), and offset is at least 1, as it was not less than what is cut.
         let reference = unsafe { self.bulk.take() };

@@ -53,18 +53,39 @@ impl PollCache {
 
     /// Ends a packet: as [`give_back`](PollCache::give_back) for every fragment that it has alone; the rest is dropped.
     #[inline]
-    pub fn give_back_packet(&mut self, packet: PacketBuf) {
-        let (head, rest) = packet.into_head_and_rest();
-        self.give_back_piece(head);
-        if let Some(rest) = rest {
-            rest.for_each(|piece| self.give_back_piece(piece));
+    pub fn give_back_packet(&mut self, mut packet: PacketBuf) {
+        match packet.take_only_reference() {
+            Some(reference) => {
+                self.cutter.give_back(reference);
+                core::mem::forget(packet);
+            }
+            None => self.take_pieces_back(&mut packet),
         }
+    }
+
+    #[inline]
+    pub fn take_back(&mut self, packet: &mut PacketBuf) {
+        match packet.take_only_reference() {
+            Some(reference) => self.cutter.give_back(reference),
+            None => self.take_pieces_back(packet),
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn take_pieces_back(&mut self, packet: &mut PacketBuf) {
+        for piece in packet.pieces_mut() {
+            if let Some(reference) = piece.take_reference() {
+                self.cutter.give_back(reference);
+            }
+        }
+        *packet = PacketBuf::default();
     }
 
     /// Ends a piece of a packet: as [`give_back`](PollCache::give_back) if it is a fragment; any other is dropped.
     #[inline]
-    pub fn give_back_piece(&mut self, piece: Piece) {
-        if let Some(reference) = piece.into_reference() {
+    pub fn give_back_piece(&mut self, mut piece: Piece) {
+        if let Some(reference) = piece.take_reference() {
             self.cutter.give_back(reference);
         }
     }

@@ -14,6 +14,7 @@ pub use error::PacketError;
 pub use piece::{Origin, Piece};
 pub use sizes::{HEADERS_BYTES, HEADROOM, TRAILER_BYTES, buffer_bytes};
 
+use crate::block::Reference;
 use storage::Storage;
 
 /// A packet on its way: a head with room before and behind its data, and perhaps further pieces that were attached without
@@ -211,16 +212,17 @@ impl PacketBuf {
     /// Copies what is attached behind the data of the head: into its tail room if that is enough, else all into the heap, with
     /// the same headroom. Fails only for want of memory.
     pub fn linearize(&mut self) -> Result<(), PacketError> {
-        let Some(rest) = self.rest.take() else { return Ok(()) };
-        let more: usize = rest.pieces().map(|piece| piece.len()).sum();
-        if more > self.free_behind() || !self.head.storage.is_exclusive() {
-            if let Err(error) = self.move_head(self.head.end.saturating_add(more)) {
-                self.rest = Some(rest);
-                return Err(error);
-            }
+        let more: usize = self.fragments().map(|piece| piece.len()).sum();
+        if more == 0 {
+            return Ok(());
         }
-        for piece in rest.pieces() {
-            self.put(piece.len())?.copy_from_slice(piece);
+        if more > self.free_behind() || !self.head.storage.is_exclusive() {
+            self.move_head(self.head.end.saturating_add(more))?;
+        }
+        if let Some(rest) = self.rest.take() {
+            for piece in rest.pieces() {
+                self.put(piece.len())?.copy_from_slice(piece);
+            }
         }
         Ok(())
     }
@@ -291,11 +293,24 @@ impl PacketBuf {
         core::iter::once(&self.head).chain(self.fragments()).map(|piece| piece.storage.pinned())
     }
 
-    /// The head, and the others if there are any.
+    /// As `Piece::take_reference` of the head, if there is nothing else.
     #[inline]
-    pub(crate) fn into_head_and_rest(self) -> (Piece, Option<impl Iterator<Item = Piece>>) {
-        let rest = self.rest.map(|rest| core::iter::once(rest.first).chain(rest.more));
-        (self.head, rest)
+    pub(crate) fn take_only_reference(&mut self) -> Option<Reference> {
+        if self.is_linear() { self.head.take_reference() } else { None }
+    }
+
+    /// The head, then what was attached.
+    pub(crate) fn pieces_mut(&mut self) -> impl Iterator<Item = &mut Piece> {
+        let rest = self.rest.as_mut().map(|rest| core::iter::once(&mut rest.first).chain(&mut rest.more));
+        core::iter::once(&mut self.head).chain(rest.into_iter().flatten())
+    }
+}
+
+/// Without bytes and without room.
+impl Default for PacketBuf {
+    #[inline]
+    fn default() -> PacketBuf {
+        PacketBuf { head: Piece::whole(Storage::empty()), rest: None }
     }
 }
 

@@ -65,9 +65,12 @@ impl Piece {
         Piece { start: 0, end: storage.len(), storage }
     }
 
+    /// As [`Storage::take_reference`]; without its bytes, the piece shows none.
     #[inline]
-    pub(crate) fn into_reference(self) -> Option<Reference> {
-        self.storage.into_reference()
+    pub(crate) fn take_reference(&mut self) -> Option<Reference> {
+        let reference = self.storage.take_reference()?;
+        (self.start, self.end) = (0, 0);
+        Some(reference)
     }
 }
 

@@ -1,7 +1,7 @@
 //! Memory that a packet lies in, and who keeps it alive.
 
 use alloc::{boxed::Box, sync::Arc};
-use core::{mem, ptr::NonNull, slice};
+use core::{mem, mem::ManuallyDrop, ptr::NonNull, slice};
 
 use crate::{Frag, block::Reference};
 
@@ -11,7 +11,8 @@ use crate::{Frag, block::Reference};
 /// somebody else has the same bytes.
 pub(super) struct Storage {
     base: NonNull<u8>,
-    owner: Owner,
+    /// Ended by `Storage::drop`, so that to drop a storage without one is a comparison wherever it happens.
+    owner: ManuallyDrop<Owner>,
     len: usize,
 }
 
@@ -54,25 +55,30 @@ unsafe impl Sync for Storage {}
 
 impl Storage {
     pub(super) fn empty() -> Storage {
-        Storage { base: NonNull::dangling(), owner: Owner::Nobody, len: 0 }
+        Storage::new(NonNull::dangling(), Owner::Nobody, 0)
     }
 
     #[inline]
     pub(super) fn of_frag(frag: Frag) -> Storage {
         let (base, len, reference) = frag.into_parts();
-        Storage { base, owner: Owner::Block(reference), len }
+        Storage::new(base, Owner::Block(reference), len)
     }
 
     pub(super) fn of_heap(bytes: Box<[u8]>) -> Storage {
         let len = bytes.len();
-        Storage { base: NonNull::from(Box::leak(bytes)).cast(), owner: Owner::Heap, len }
+        Storage::new(NonNull::from(Box::leak(bytes)).cast(), Owner::Heap, len)
     }
 
     /// Never written.
     #[cfg(feature = "bytes")]
     pub(super) fn of_bytes(bytes: bytes::Bytes) -> Storage {
         let (base, len) = (NonNull::from(&*bytes).cast(), bytes.len());
-        Storage { base, owner: Owner::Shared(Arc::new(Keeper::Bytes(bytes))), len }
+        Storage::new(base, Owner::Shared(Arc::new(Keeper::Bytes(bytes))), len)
+    }
+
+    #[inline]
+    fn new(base: NonNull<u8>, owner: Owner, len: usize) -> Storage {
+        Storage { base, owner: ManuallyDrop::new(owner), len }
     }
 
     #[inline]
@@ -99,7 +105,7 @@ impl Storage {
 
     #[inline]
     pub(super) fn is_exclusive(&mut self) -> bool {
-        match &mut self.owner {
+        match &mut *self.owner {
             Owner::Block(_) | Owner::Heap | Owner::Nobody => true,
             // With the last one of the others gone, this one may write again. `get_mut` acquires what they read.
             Owner::Shared(keeper) => matches!(Arc::get_mut(keeper), Some(Keeper::Storage(_))),
@@ -109,22 +115,22 @@ impl Storage {
     /// Another storage of the same bytes. Allocates the first time.
     pub(super) fn share(&mut self) -> Storage {
         let (base, len) = (self.base, self.len);
-        let owner = match &self.owner {
+        let owner = match &*self.owner {
             Owner::Shared(keeper) => Owner::Shared(Arc::clone(keeper)),
             Owner::Nobody => Owner::Nobody,
             Owner::Block(_) | Owner::Heap => {
                 let alone = mem::replace(self, Storage::empty());
                 let keeper = Arc::new(Keeper::Storage(alone));
-                *self = Storage { base, owner: Owner::Shared(Arc::clone(&keeper)), len };
+                *self = Storage::new(base, Owner::Shared(Arc::clone(&keeper)), len);
                 Owner::Shared(keeper)
             }
         };
-        Storage { base, owner, len }
+        Storage::new(base, owner, len)
     }
 
     /// Which memory it is (two storages of one block have the same), and how much of it is pinned.
     pub(super) fn pinned(&self) -> (usize, usize) {
-        match &self.owner {
+        match &*self.owner {
             Owner::Block(reference) => {
                 (reference.identity(), reference.block_bytes() + Reference::NODE_BYTES)
             }
@@ -141,53 +147,79 @@ impl Storage {
         }
     }
 
-    /// The reference to the block, if these bytes are of one and nobody else has them. Otherwise they end as usual.
+    /// The reference to the block, if these bytes are of one and nobody else has them; nothing is left here then. Works in place:
+    /// to move the storage would cost more than all the rest.
     #[inline]
-    pub(super) fn into_reference(mut self) -> Option<Reference> {
-        match mem::replace(&mut self.owner, Owner::Nobody) {
-            Owner::Block(reference) => Some(reference),
-            Owner::Shared(keeper) => match Arc::into_inner(keeper) {
-                Some(Keeper::Storage(storage)) => storage.into_reference(),
-                _ => None,
+    pub(super) fn take_reference(&mut self) -> Option<Reference> {
+        if let Owner::Block(_) = *self.owner
+            && let Owner::Block(reference) = self.take_owner()
+        {
+            return Some(reference);
+        }
+        self.take_shared_reference()
+    }
+
+    /// From the last of those that shared it. For any other one the share ends.
+    #[cold]
+    fn take_shared_reference(&mut self) -> Option<Reference> {
+        let Owner::Shared(_) = *self.owner else { return None };
+        match self.take_owner() {
+            Owner::Shared(keeper) => match Arc::into_inner(keeper)? {
+                Keeper::Storage(mut storage) => storage.take_reference(),
+                #[cfg(feature = "bytes")]
+                Keeper::Bytes(_) => None,
             },
-            owner => {
-                self.owner = owner;
-                None
-            }
+            _ => None,
         }
     }
 
+    /// Nothing is left here then.
+    #[inline(never)]
+    fn end(&mut self) {
+        let (base, len) = (self.base, self.len);
+        match self.take_owner() {
+            // SAFETY: the owner is taken, so that nobody makes another box of them.
+            Owner::Heap => drop(unsafe { boxed(base, len) }),
+            owner => drop(owner),
+        }
+    }
+
+    /// Without its owner a storage has no bytes. Those of `Heap` are lost if the caller does not free them.
+    #[inline]
+    fn take_owner(&mut self) -> Owner {
+        (self.base, self.len) = (NonNull::dangling(), 0);
+        mem::replace(&mut *self.owner, Owner::Nobody)
+    }
+
     pub(super) fn into_origin(mut self) -> Origin {
-        match mem::replace(&mut self.owner, Owner::Nobody) {
+        let (base, len) = (self.base, self.len);
+        match self.take_owner() {
             Owner::Block(reference) => {
-                // SAFETY: the storage was built of a fragment (`of_frag`) with this base and reference, of this length, or one
-                // that had more; it gives its bytes up here.
-                Origin::Frag(unsafe { Frag::new(self.base, self.len, reference) })
+                // SAFETY: `of_frag` got these bytes and their reference from a fragment; nobody else has them, and they are given
+                // up here.
+                Origin::Frag(unsafe { Frag::new(base, len, reference) })
             }
             Owner::Heap => {
-                // SAFETY: the bytes are a box's, and the owner was replaced, so that nobody makes another one of them.
-                Origin::Heap(unsafe { boxed(self.base, self.len) })
+                // SAFETY: the owner is taken, so that nobody makes another box of them.
+                Origin::Heap(unsafe { boxed(base, len) })
             }
-            Owner::Shared(keeper) => match Arc::try_unwrap(keeper) {
-                Ok(Keeper::Storage(storage)) => storage.into_origin(),
-                #[cfg(feature = "bytes")]
-                Ok(bytes @ Keeper::Bytes(_)) => {
-                    self.owner = Owner::Shared(Arc::new(bytes));
-                    Origin::Other(self)
-                }
-                Err(keeper) => {
-                    self.owner = Owner::Shared(keeper);
-                    Origin::Other(self)
-                }
-            },
             Owner::Nobody => Origin::Other(self),
+            Owner::Shared(keeper) => {
+                let keeper = match Arc::try_unwrap(keeper) {
+                    Ok(Keeper::Storage(storage)) => return storage.into_origin(),
+                    #[cfg(feature = "bytes")]
+                    Ok(bytes @ Keeper::Bytes(_)) => Arc::new(bytes),
+                    Err(keeper) => keeper,
+                };
+                Origin::Other(Storage::new(base, Owner::Shared(keeper), len))
+            }
         }
     }
 
     /// The `Bytes` that it was made of, if it was made of one.
     #[cfg(feature = "bytes")]
     pub(super) fn as_shared_bytes(&self) -> Option<&bytes::Bytes> {
-        match &self.owner {
+        match &*self.owner {
             Owner::Shared(keeper) => match &**keeper {
                 Keeper::Bytes(bytes) => Some(bytes),
                 Keeper::Storage(_) => None,
@@ -200,9 +232,8 @@ impl Storage {
 impl Drop for Storage {
     #[inline]
     fn drop(&mut self) {
-        if let Owner::Heap = self.owner {
-            // SAFETY: the bytes are a box's, and this storage, which alone had them, ends.
-            drop(unsafe { boxed(self.base, self.len) });
+        if !matches!(*self.owner, Owner::Nobody) {
+            self.end();
         }
     }
 }

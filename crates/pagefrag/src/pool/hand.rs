@@ -2,10 +2,7 @@
 
 use core::ptr::NonNull;
 
-use super::{
-    Page,
-    node::{Bias, Part, Whole},
-};
+use super::node::{Bias, Part, Whole};
 use crate::Align;
 
 /// As in `cutter`: always `bias.parts() > offset`, since a fragment takes one part and at least one byte, and only the
@@ -26,19 +23,27 @@ impl Hand {
         Hand { bias: page.into_bias(page_bytes + 1), data, offset: page_bytes }
     }
 
+    #[inline]
+    pub(crate) fn has_room(&self, bytes: usize, align: Align) -> bool {
+        self.start(bytes, align).is_some()
+    }
+
+    #[inline]
+    fn start(&self, bytes: usize, align: Align) -> Option<usize> {
+        Some(align.at_or_before(self.offset.checked_sub(bytes.max(1))?))
+    }
+
+    /// Where a fragment begins, and its part: initialised bytes that are not cut again before nobody has a part of the page.
     /// None if less is left than that. An empty fragment takes a byte too, as it takes a part.
     #[inline]
-    pub(crate) fn cut(&mut self, bytes: usize, align: Align) -> Option<Page> {
-        let start = align.at_or_before(self.offset.checked_sub(bytes.max(1))?);
+    pub(crate) fn cut(&mut self, bytes: usize, align: Align) -> Option<(NonNull<u8>, Part)> {
+        let start = self.start(bytes, align)?;
         debug_assert!(self.bias.parts() > self.offset, "bias and offset are out of step");
         // SAFETY: there are more parts than `offset` (see the type), which is at least 1.
         let part = unsafe { self.bias.take() };
         self.offset = start;
         // SAFETY: the page is larger than `start`.
-        let data = unsafe { self.data.add(start) };
-        // SAFETY: the page is initialised; the bytes from `start` to the offset before were free, and are not cut again
-        // before nobody has a part of the page (`end`).
-        Some(unsafe { Page::fragment(data, bytes, part) })
+        Some((unsafe { self.data.add(start) }, part))
     }
 
     /// Takes a fragment of this page back. One of another page is returned.
@@ -47,12 +52,21 @@ impl Hand {
         self.bias.put_back(part)
     }
 
-    pub(crate) fn is_shared(&self) -> bool {
-        self.bias.is_shared()
+    /// Begins again at the page's end, if nobody has a part of it, and the pool keeps it when it is back.
+    #[inline]
+    pub(crate) fn begin_again(&mut self, page_bytes: usize) -> bool {
+        let begins = !self.is_shared() && self.bias.is_kept();
+        if begins {
+            // SAFETY: nobody else has a part, and the number is not 0.
+            unsafe { self.bias.renew(page_bytes + 1) };
+            self.offset = page_bytes;
+        }
+        begins
     }
 
-    pub(crate) fn is_kept(&self) -> bool {
-        self.bias.is_kept()
+    #[inline]
+    pub(crate) fn is_shared(&self) -> bool {
+        self.bias.is_shared()
     }
 
     /// The page, if nobody has a part of it; else it is left to those.

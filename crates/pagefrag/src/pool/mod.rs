@@ -65,22 +65,30 @@ impl PagePool {
     /// A whole page: from the owner's cache, which is refilled from the ring; if both are empty, from the source.
     #[inline]
     pub fn alloc(&mut self) -> Result<Page, AllocError> {
-        let page = self.take(self.page_bytes, 0)?;
-        Ok(Page::whole(page, self.page_bytes))
+        let (data, part) = self.take(self.page_bytes, 0)?.into_part();
+        // SAFETY: the page has so many bytes, and no other part.
+        Ok(unsafe { Page::new(data, self.page_bytes, part) })
     }
 
     /// A piece of a page that has room for several. What is larger than half a page is given a page of its own, which can
     /// be [recycled](PagePool::recycle) at once; what is larger than a page is refused.
     #[inline]
     pub fn alloc_frag(&mut self, bytes: usize, align: Align) -> Result<Page, AllocError> {
-        if bytes <= self.page_bytes / 2
-            && let Some(hand) = &mut self.hand
-            && let Some(page) = hand.cut(bytes, align)
-        {
+        let (data, part) = if bytes > self.page_bytes / 2 {
+            self.take_large(bytes)?.into_part()
+        } else {
+            if !self.hand.as_ref().is_some_and(|hand| hand.has_room(bytes, align)) {
+                self.refill_hand(bytes)?;
+            }
+            // After a refill there is room for half a page.
+            let cut = self.hand.as_mut().and_then(|hand| hand.cut(bytes, align));
+            let Some(cut) = cut else { return Err(AllocError::OutOfMemory { bytes }) };
             self.stats.frags += 1;
-            return Ok(page);
-        }
-        self.alloc_large_or_refill(bytes, align)
+            cut
+        };
+        // SAFETY: a whole page has room for `bytes` and no other part; what was cut has them, and is not cut again before
+        // its part has ended.
+        Ok(unsafe { Page::new(data, bytes, part) })
     }
 
     /// Ends a page of this pool: into the owner's cache, without an atomic operation where nobody else has a fragment of
@@ -185,48 +193,36 @@ impl PagePool {
         self.hand.take_if(|hand| !hand.is_shared())?.end()
     }
 
-    #[cold]
+    /// For a piece that leaves no room for a second one. A page begins at the largest alignment.
     #[inline(never)]
-    fn alloc_large_or_refill(&mut self, bytes: usize, align: Align) -> Result<Page, AllocError> {
+    fn take_large(&mut self, bytes: usize) -> Result<Whole, AllocError> {
         if bytes > self.page_bytes {
             self.stats.too_large += 1;
             return Err(AllocError::TooLarge { bytes });
         }
-        if bytes > self.page_bytes / 2 {
-            // A page begins at the largest alignment.
-            let mut page = Page::whole(self.take(bytes, 0)?, self.page_bytes);
-            page.truncate(bytes);
-            return Ok(page);
-        }
-        let mut hand = self.next_hand(bytes)?;
-        // A fresh page has room for half a page.
-        let cut = hand.cut(bytes, align).ok_or(AllocError::OutOfMemory { bytes });
-        self.hand = Some(hand);
-        self.stats.frags += 1;
-        cut
+        self.take(bytes, 0)
     }
 
-    /// A whole page to cut fragments from: the one in hand if nobody else has a part of it, else another one. On failure the
-    /// one in hand stays there.
-    fn next_hand(&mut self, bytes: usize) -> Result<Hand, AllocError> {
-        let mut returned_bytes = 0;
-        if let Some(hand) = &self.hand
-            && !hand.is_shared()
-        {
-            if hand.is_kept()
-                && let Some(page) = self.take_hand()
-            {
-                self.stats.in_place += 1;
-                return Ok(Hand::new(page, self.page_bytes));
-            }
-            // A makeshift is not kept as soon as there is another page.
-            returned_bytes = self.page_bytes;
+    /// Has a whole page to cut fragments from: the one in hand if nobody has a part of it, else another one.
+    #[inline(never)]
+    fn refill_hand(&mut self, bytes: usize) -> Result<(), AllocError> {
+        if self.hand.as_mut().is_some_and(|hand| hand.begin_again(self.page_bytes)) {
+            self.stats.in_place += 1;
+            return Ok(());
         }
-        let page = self.take(bytes, returned_bytes)?;
+        self.exchange_hand(bytes)
+    }
+
+    /// Another page to cut fragments from. On failure the one in hand stays there.
+    fn exchange_hand(&mut self, bytes: usize) -> Result<(), AllocError> {
+        // If nobody has a part of the one in hand, it is a makeshift, and freed as soon as there is another one.
+        let is_spare = self.hand.as_ref().is_some_and(|hand| !hand.is_shared());
+        let page = self.take(bytes, if is_spare { self.page_bytes } else { 0 })?;
         if let Some(page) = self.hand.take().and_then(Hand::end) {
             page.go_home();
         }
-        Ok(Hand::new(page, self.page_bytes))
+        self.hand = Some(Hand::new(page, self.page_bytes));
+        Ok(())
     }
 
     #[inline]

@@ -69,9 +69,10 @@ impl Whole {
         }
     }
 
+    /// The page's first byte, and its only part.
     #[inline]
-    pub(crate) fn into_part(self) -> Part {
-        Part(self.into_raw())
+    pub(crate) fn into_part(self) -> (NonNull<u8>, Part) {
+        (self.data(), Part(self.into_raw()))
     }
 
     /// Sets the count, and takes all of it in hand.
@@ -219,6 +220,18 @@ impl Bias {
     pub(crate) fn is_kept(&self) -> bool {
         // SAFETY: the bias keeps the node alive, and `kept_by` is never written again.
         !unsafe { (*self.node.as_ptr()).kept_by }.is_null()
+    }
+
+    /// Takes so many parts in hand anew.
+    ///
+    /// # Safety
+    ///
+    /// Nobody else has a part ([`is_shared`](Bias::is_shared)), and `parts` is not 0.
+    pub(crate) unsafe fn renew(&mut self, parts: usize) {
+        // SAFETY: the bias keeps the node alive.
+        let count = unsafe { &(*self.node.as_ptr()).count };
+        count.store(parts, Ordering::Relaxed);
+        self.parts = parts;
     }
 
     /// Ends all parts in hand; the page is the caller's if nobody has another one. That costs a load where it is so already.

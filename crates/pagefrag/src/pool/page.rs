@@ -7,7 +7,7 @@ use core::{
     slice,
 };
 
-use super::node::{Part, Whole};
+use super::node::Part;
 
 /// Bytes that nobody else has: a whole page of a [`PagePool`](super::PagePool), or a fragment of one. It may outlive its
 /// pool, and may be sent to any thread.
@@ -29,20 +29,12 @@ unsafe impl Send for Page {}
 unsafe impl Sync for Page {}
 
 impl Page {
-    #[inline]
-    pub(crate) fn whole(page: Whole, page_bytes: usize) -> Page {
-        let data = page.data();
-        let part = page.into_part();
-        debug_assert_eq!(part.page_bytes(), page_bytes);
-        Page { data, len: page_bytes, part }
-    }
-
     /// # Safety
     ///
-    /// `data` and the `len` bytes there are initialised, belong to the page of `part`, and to no other fragment until this
-    /// one has ended.
+    /// `data` and the `len` bytes there are initialised, belong to the page of `part`, and to no other part until this one
+    /// has ended.
     #[inline]
-    pub(crate) unsafe fn fragment(data: NonNull<u8>, len: usize, part: Part) -> Page {
+    pub(crate) unsafe fn new(data: NonNull<u8>, len: usize, part: Part) -> Page {
         Page { data, len, part }
     }
 
@@ -70,8 +62,7 @@ impl Deref for Page {
 
     #[inline]
     fn deref(&self) -> &[u8] {
-        // SAFETY: the bytes are initialised and belong to this value alone (`whole`: nobody else had a part; `fragment`: the
-        // caller's promise), the part keeps them alive, and `len` never grows.
+        // SAFETY: the bytes are initialised and belong to this value alone (`new`), the part keeps them alive, and `len` never grows.
         unsafe { slice::from_raw_parts(self.data.as_ptr(), self.len) }
     }
 }
