@@ -103,15 +103,15 @@ impl Cutter {
     }
 
     fn obtain_large(&mut self, returned_bytes: usize) -> Result<InHand, Refusal> {
-        let bulk = Bulk::obtain(&self.source, LARGE_BLOCK_BYTES, returned_bytes)?;
+        let (bulk, zeroed) = Bulk::obtain(&self.source, LARGE_BLOCK_BYTES, returned_bytes)?;
         self.stats.large_refills += 1;
-        Ok(InHand::new(bulk))
+        Ok(InHand::new(bulk, zeroed))
     }
 
     fn obtain_small(&mut self) -> Result<InHand, Refusal> {
-        let bulk = Bulk::obtain(&self.source, SMALL_BLOCK_BYTES, 0)?;
+        let (bulk, zeroed) = Bulk::obtain(&self.source, SMALL_BLOCK_BYTES, 0)?;
         self.stats.small_refills += 1;
-        Ok(InHand::new(bulk))
+        Ok(InHand::new(bulk, zeroed))
     }
 }
 
@@ -126,7 +126,7 @@ struct InHand {
     data: NonNull<u8>,
     /// The bytes before it are free, those from it on were cut.
     offset: usize,
-    /// Nothing was cut from it before its last refill.
+    /// Nothing was cut from it before its last refill: its bytes are zeros.
     fresh: bool,
 }
 
@@ -134,8 +134,8 @@ struct InHand {
 unsafe impl Send for InHand {}
 
 impl InHand {
-    fn new(bulk: Bulk) -> InHand {
-        InHand { data: bulk.data(), offset: bulk.bytes(), bulk, fresh: true }
+    fn new(bulk: Bulk, zeroed: bool) -> InHand {
+        InHand { data: bulk.data(), offset: bulk.bytes(), bulk, fresh: zeroed }
     }
 
     #[inline]

@@ -129,6 +129,40 @@ fn giving_back_and_dropping_elsewhere_agree_on_the_count() {
 }
 
 #[test]
+fn a_spare_is_taken_by_one_and_after_its_last_holder() {
+    loom::model(|| {
+        let seen = Seen::default();
+        let source = Source::new(seen.clone()).with_spare_blocks(1).share();
+        let mut cache = PollCache::with_source(Arc::clone(&source));
+        let mut other = PollCache::with_source(Arc::clone(&source));
+        let first = cache.alloc(LARGE_BLOCK_BYTES, Align::BYTE).unwrap();
+        drop(cache);
+        let data = first.as_ptr().addr();
+        let thread = {
+            let seen = seen.clone();
+            thread::spawn(move || {
+                seen.touch_all();
+                drop(first);
+                let again = other.alloc(LARGE_BLOCK_BYTES, Align::BYTE).unwrap();
+                if again.as_ptr().addr() == data {
+                    seen.touch_all();
+                }
+                (other, again)
+            })
+        };
+        let mut mine = PollCache::with_source(source);
+        let own = mine.alloc(LARGE_BLOCK_BYTES, Align::BYTE).unwrap();
+        if own.as_ptr().addr() == data {
+            seen.touch_all();
+        }
+        let (other, again) = thread.join().unwrap();
+        assert_ne!(own.as_ptr(), again.as_ptr());
+        drop((mine, own, other, again));
+        seen.assert_all_freed();
+    });
+}
+
+#[test]
 fn the_spin_lock_lets_one_thread_cut_at_a_time() {
     loom::model(|| {
         let seen = Seen::default();

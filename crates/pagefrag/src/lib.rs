@@ -24,7 +24,8 @@
 //!   block is begun again in place. Otherwise the bias is subtracted in one operation, the block is left to its
 //!   holders, and the last of them frees it.
 //! - **A refill** asks for [`LARGE_BLOCK_BYTES`], then for [`SMALL_BLOCK_BYTES`], then fails; the cache keeps what it has.
-//!   A small block is exchanged for a large one as soon as there is one. What is larger than the block that can be had is
+//!   A small block is exchanged for a large one as soon as there is one. Where more fragments are in use than a block has,
+//!   each refill is a call to the memory, unless the source keeps [spare blocks](Source::with_spare_blocks). What is larger than the block that can be had is
 //!   refused, never cut short.
 //!
 //! # Which cache
@@ -113,6 +114,7 @@ mod poll;
 mod pool;
 mod shared;
 mod source;
+mod spares;
 mod stats;
 mod sync;
 
