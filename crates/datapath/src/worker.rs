@@ -132,9 +132,11 @@ impl Worker {
             ledger.drops.count(Reason::TooLong, totals.too_long);
         }
         let sending: u64 = self.ports.iter().map(|port| port.held()).sum();
+        let too_long: u64 = self.ports.iter_mut().map(|port| port.totals().too_long).sum();
+        ledger.drops.count(Reason::TooLong, too_long);
         ledger.made = self.stages.iter().map(|stage| stage.made()).sum();
         ledger.held = sending + self.stages.iter().map(|stage| stage.held()).sum::<u64>();
-        ledger.transmitted = self.taken - sending;
+        ledger.transmitted = self.taken - sending - too_long;
         ledger.delivered = self.delivered;
         ledger
     }

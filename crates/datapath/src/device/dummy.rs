@@ -141,7 +141,7 @@ impl Transmit for DummyQueue {
     /// Of the queue, whoever used it.
     fn totals(&mut self) -> TxTotals {
         let QueueTotals { packets, l2_bytes } = self.device.queues[self.index].totals();
-        TxTotals { packets, l2_bytes }
+        TxTotals { packets, l2_bytes, too_long: 0 }
     }
 }
 

@@ -4,16 +4,22 @@
 //! given ([`Land`]), or both; what a driver makes of them is decided in [`receive`](crate::receive). A sending queue
 //! ([`Transmit`]) takes packets and gives them back when it is done with them, as a network card does by its completions.
 
+mod af_packet;
 mod dummy;
+mod offload;
 mod synthetic;
+mod tap;
+mod undone;
 
 use std::time::Duration;
 
 use linux::SyscallError;
 use pagefrag::{PacketBuf, Page};
 
+pub use af_packet::{AfPacketRx, AfPacketTx, AfPacketTxSpec};
 pub use dummy::{Dummy, DummyQueue, QueueTotals, TxLock};
 pub use synthetic::{Frames, Synthetic};
+pub use tap::{TapRx, TapTx, open_tap};
 
 /// Why a device does not work.
 #[derive(Debug, thiserror::Error)]
@@ -143,6 +149,8 @@ pub struct TxTotals {
     pub packets: u64,
     /// Their bytes, without check sequences.
     pub l2_bytes: u64,
+    /// Packets that it took and dropped, as they are longer than the device takes: none of `packets`.
+    pub too_long: u64,
 }
 
 impl Injected {
@@ -154,5 +162,14 @@ impl Injected {
         self.reordered += other.reordered;
         self.delayed += other.delayed;
         self.held += other.held;
+    }
+}
+
+/// Moves the first so many packets to `done`.
+fn move_front(packets: &mut Vec<PacketBuf>, count: usize, done: &mut Vec<PacketBuf>) {
+    if count == packets.len() && done.is_empty() {
+        std::mem::swap(packets, done);
+    } else {
+        done.extend(packets.drain(..count));
     }
 }
