@@ -66,6 +66,13 @@ impl Batch {
         self.verdicts.push(verdict);
     }
 
+    /// Puts some, decided, before all others: what a stage held has come earlier than those.
+    pub fn push_first(&mut self, decided: impl Iterator<Item = (PacketBuf, Verdict)>) {
+        let (packets, verdicts): (Vec<_>, Vec<_>) = decided.unzip();
+        self.packets.splice(0..0, packets);
+        self.verdicts.splice(0..0, verdicts);
+    }
+
     /// The packet at this place.
     pub fn packet(&self, index: usize) -> &PacketBuf {
         &self.packets[index]
