@@ -9,6 +9,7 @@
 
 mod design;
 mod rules;
+mod run;
 mod wire;
 mod word;
 
