@@ -79,8 +79,8 @@ pub struct DatapathQueue {
     pub number: u32,
     /// Packets that went through it.
     pub packets: u64,
-    /// Their bytes without FCS.
-    pub l2_bytes: u64,
+    /// Their bytes without FCS; none where nobody counts them.
+    pub l2_bytes: Option<u64>,
     /// The most packets that wait in it; none where nothing waits.
     pub limit: Option<u64>,
     /// Fields of newer versions.

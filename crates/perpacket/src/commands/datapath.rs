@@ -42,7 +42,7 @@ fn scenario(args: &DatapathArgs) -> Result<Datapath> {
         frames: frames(&args.frames, &devices)?,
         receive: receiving(&args.receive, &devices)?,
         run: running(&args.run, &devices, steers),
-        network: network(&args.network)?,
+        network: network(&args.network, &devices, stage)?,
         udp: udp(&args.queues, stage)?,
         steer: steering(&args.queues, &args.run, steers)?,
         devices,
@@ -126,7 +126,12 @@ fn running(args: &RunningArgs, devices: &Devices, steers: bool) -> Running {
     }
 }
 
-fn network(args: &NetworkArgs) -> Result<Network> {
+fn network(args: &NetworkArgs, devices: &Devices, stage: StageName) -> Result<Network> {
+    let routes = stage == StageName::Forward || (stage == StageName::Steer && devices.tx.is_some());
+    let untold = [&args.address, &args.route, &args.neighbour, &args.mac].iter().all(|words| words.is_empty());
+    if routes && untold && devices.rx == Some(DeviceWord::Synthetic) {
+        return Ok(Network { prefixes: args.prefixes, ..device::hosts::network() });
+    }
     Ok(Network {
         prefixes: args.prefixes,
         routes: all("--route", &args.route)?,

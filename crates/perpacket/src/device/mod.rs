@@ -8,12 +8,14 @@
 //! ```
 
 mod design;
+pub(crate) mod hosts;
 mod rules;
 mod run;
 mod wire;
 mod word;
 
 pub(crate) use design::{Alloc, COPY_BREAK_BYTES, Lock, RxMode, RxQueue, receiver};
+pub(crate) use run::{Account, run};
 pub(crate) use rules::{AddressWord, FaultWord, MacWord, NeighbourWord, Prefix, RouteWord, RuleWord, ports};
 pub(crate) use wire::{Destinations, Wire};
 pub(crate) use word::{DeviceWord, is_same_file};

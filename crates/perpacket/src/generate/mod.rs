@@ -41,7 +41,7 @@ use way::Way;
 use workers::Done;
 
 pub(crate) use look::look;
-pub(crate) use source::{FLAGS, read_program};
+pub(crate) use source::{FLAGS, compile, period, read_program};
 
 /// Why packets of xdp-live may be missing.
 const XDP_LIVE_HINT: &str = "a veth takes redirected packets only if its other end has NAPI on: `ethtool -K PEER gro on` there, or an XDP \
@@ -125,33 +125,7 @@ pub(crate) fn run(scenario: &Generate, output: &OutputArgs) -> Result<Outcome> {
         }
         Ok(judge(&sending, scenario.send.strict))
     });
-    finish(recorder, outcome, &stop, steal, output)
-}
-
-/// Ends the record, and says where it is.
-fn finish(
-    recorder: Recorder,
-    outcome: Result<Outcome>,
-    stop: &Stop,
-    steal: Option<u64>,
-    output: &OutputArgs,
-) -> Result<Outcome> {
-    let steal = steal.zip(environment::steal_ticks()).and_then(|(before, after)| after.checked_sub(before));
-    let end = recorder::end(&outcome, stop.asked(), steal);
-    match outcome {
-        Ok(outcome) => {
-            if let Some(path) = recorder.end(end)?
-                && !output.quiet
-            {
-                report::write_stderr(&format!("record: {}\n", path.display()));
-            }
-            Ok(outcome)
-        }
-        Err(error) => {
-            drop(recorder.end(end)); // the first error is the one that is told
-            Err(error)
-        }
-    }
+    recorder::finish(recorder, outcome, &stop, steal, output)
 }
 
 impl<'a> Job<'a> {

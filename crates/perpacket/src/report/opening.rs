@@ -57,7 +57,7 @@ pub(crate) fn generator_opening(
 }
 
 /// A line on the program and the machine.
-fn machine(head: &Head, on: &str) -> String {
+pub(super) fn machine(head: &Head, on: &str) -> String {
     let e = &head.environment;
     let known = |value: &Option<String>| value.clone().unwrap_or_else(|| "?".into());
     let cores = e.cores.map_or("?".into(), |cores| cores.to_string());

@@ -3,6 +3,8 @@
 //! It is printed first, kept in the record, and `perpacket run` takes it back. Nothing that changes a figure is
 //! outside it, but for the machine.
 
+mod datapath;
+mod datapath_checks;
 mod generate;
 
 use std::collections::BTreeSet;
@@ -17,6 +19,9 @@ use traffic::BackendKind;
 use crate::cell::{Cell, Factor, PathName, Setting};
 use crate::words::nearest;
 
+pub(crate) use datapath::{
+    DATAPATH_JOB, Datapath, Devices, FramesOf, Network, Receiving, Running, StageName, Steering, UdpQueues,
+};
 pub(crate) use generate::{Generate, JOB, Packets, Send, Target};
 
 /// The form of a scenario that this program writes and reads.
@@ -235,6 +240,8 @@ pub(crate) enum AnyScenario {
     Measure(Scenario),
     /// Of `gen`.
     Generate(Generate),
+    /// Of `datapath`.
+    Datapath(Box<Datapath>),
 }
 
 impl AnyScenario {
@@ -244,6 +251,7 @@ impl AnyScenario {
             text.parse::<toml::Table>().ok().and_then(|table| table.get("job")?.as_str().map(str::to_owned));
         match job.as_deref() {
             Some(generate::JOB) => Generate::from_toml(text).map(Self::Generate),
+            Some(DATAPATH_JOB) => Datapath::from_toml(text).map(Box::new).map(Self::Datapath),
             _ => Scenario::from_toml(text).map(Self::Measure),
         }
     }

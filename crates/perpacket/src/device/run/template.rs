@@ -4,7 +4,8 @@ use anyhow::{Context, Result, bail};
 use datapath::device::{Frames, Synthetic};
 use template::{Compiled, Emitter};
 
-use super::wire::RING_ENTRIES;
+use crate::device::hosts::SENDER6;
+use crate::device::wire::{RING_ENTRIES, SENDER, SENDER_MAC};
 use crate::generate::{compile, period};
 use crate::scenario::Packets;
 
@@ -28,9 +29,9 @@ impl Template {
         let packets = Packets { name: name.map(str::to_owned), seed, ..Packets::default() };
         // What the program does not say: to the device under test, from the network that it is in.
         let device = template::Device {
-            mac: Some(super::wire::SENDER_MAC),
-            ipv4: Some(super::wire::SENDER),
-            ipv6: Some(super::wire::SENDER6),
+            mac: Some(SENDER_MAC),
+            ipv4: Some(SENDER),
+            ipv6: Some(SENDER6),
         };
         let compiled = compile(&packets, program, device)?;
         let template = Self { compiled, threads: threads as u32, seed };

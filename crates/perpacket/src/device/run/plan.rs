@@ -1,0 +1,186 @@
+//! A worker for each thread, and queues between threads.
+
+use std::sync::Arc;
+
+use anyhow::{Context, Result, ensure};
+use datapath::device::{Dummy, Transmit};
+use datapath::queue::{Outlet, bounded};
+use datapath::stage::{EarlyDrop, Forward};
+use datapath::{Reason, Worker};
+use linux::cpu;
+use measure::record::Warning;
+
+use super::open::{self, Facts, FrameSource, Opened, Use};
+use super::pcap::CaptureSink;
+use super::stages;
+use super::threads::{Consumer, Lane, Role};
+use crate::device::{Destinations, DeviceWord, RxQueue, ports, receiver};
+use crate::scenario::{Datapath, StageName};
+
+/// A run about to begin.
+pub(super) struct Plan {
+    pub(super) lanes: Vec<Lane>,
+    pub(super) consumers: Vec<Consumer>,
+    /// Frames after which all threads end, where they are counted together.
+    pub(super) together: Option<u64>,
+    pub(super) leftovers: Leftovers,
+    pub(super) warnings: Vec<Warning>,
+}
+
+/// What is asked at the end.
+#[derive(Default)]
+pub(super) struct Leftovers {
+    pub(super) dummies: Vec<Arc<Dummy>>,
+    pub(super) sinks: Vec<CaptureSink>,
+}
+
+impl Plan {
+    /// Opens all devices, and joins them.
+    ///
+    /// # Errors
+    /// Where a device cannot be opened, or the network that is described is none.
+    pub(super) fn build(scenario: &Datapath) -> Result<Self> {
+        let mut builder = Builder::new(scenario)?;
+        let receivers = builder.cpus.clone();
+        let mut workers = builder.receivers()?;
+        let (mut lanes, mut consumers) = (Vec::new(), Vec::new());
+        let mut outlets = Vec::new();
+        match scenario.stage {
+            StageName::Drop => workers = workers.into_iter().map(|worker| worker.stage(EarlyDrop)).collect(),
+            StageName::Forward => workers = builder.routed(workers)?,
+            StageName::Udp => (workers, consumers, outlets) = builder.delivered(workers)?,
+            StageName::Steer => (workers, lanes, outlets) = builder.steered(workers)?,
+        }
+        for (thread, (worker, cpu)) in workers.into_iter().zip(receivers).enumerate() {
+            lanes.push(builder.lane(worker, thread, cpu, outlets.clone()));
+        }
+        let together = scenario.run.count.filter(|_| !builder.splits_count());
+        Ok(Self { lanes, consumers, together, leftovers: builder.leftovers, warnings: builder.warnings })
+    }
+}
+
+struct Builder<'a> {
+    scenario: &'a Datapath,
+    /// The CPUs of threads that receive.
+    cpus: Vec<usize>,
+    /// Devices by port.
+    rx: Vec<Opened>,
+    /// Devices that are sent to beside those.
+    tx: Option<Opened>,
+    leftovers: Leftovers,
+    warnings: Vec<Warning>,
+}
+
+impl<'a> Builder<'a> {
+    fn new(scenario: &'a Datapath) -> Result<Self> {
+        let destinations = Destinations::One(crate::device::hosts::BEHIND);
+        let frames = FrameSource::new(scenario, destinations)?;
+        let threads = scenario.run.threads;
+        let devices = &scenario.devices;
+        // Answers leave by the device that was received from.
+        let answers = !devices.ports.is_empty();
+        let wanted = Use { receivers: threads, senders: if answers { threads } else { 0 } };
+        let open = |word: &&DeviceWord| open::open(word, scenario, frames.as_ref(), wanted);
+        let rx: Vec<Opened> = devices.receiving().iter().map(open).collect::<Result<_>>()?;
+        let senders = scenario.steer.as_ref().map_or(threads, |steer| steer.cpus.len());
+        let wanted = Use { receivers: 0, senders };
+        let tx = devices.tx.as_ref().map(|word| open::open(word, scenario, None, wanted)).transpose()?;
+        let mut leftovers = Leftovers::default();
+        for opened in rx.iter().chain(&tx) {
+            leftovers.dummies.extend(opened.dummy.clone());
+            leftovers.sinks.extend(opened.sink.clone());
+        }
+        let cpus = cpus(scenario)?;
+        let warnings = frames.as_ref().map_or(Vec::new(), FrameSource::warnings);
+        Ok(Self { scenario, cpus, rx, tx, leftovers, warnings })
+    }
+
+    /// A worker for each thread, with its receiving queues and without stages and ports.
+    fn receivers(&mut self) -> Result<Vec<Worker>> {
+        let receive = &self.scenario.receive;
+        let mut workers: Vec<Option<Worker>> = (0..self.scenario.run.threads).map(|_| None).collect();
+        for opened in &mut self.rx {
+            let longest = opened.facts.longest;
+            for (queue, worker) in opened.rx.drain(..).zip(&mut workers) {
+                let side = receiver(queue, receive.alloc.unwrap_or_default(), receive.mode, longest)?;
+                *worker = Some(match worker.take() {
+                    Some(worker) => worker.receive(side),
+                    None => Worker::new(side),
+                });
+            }
+        }
+        workers.into_iter().map(|worker| worker.context("a thread has nothing to receive from")).collect()
+    }
+
+    /// What is known of each port. With `rx` and `tx` there is one: frames come by the first, and must fit the second.
+    fn facts(&self) -> Vec<Facts> {
+        let mut facts: Vec<Facts> = self.rx.iter().map(|opened| opened.facts).collect();
+        if let (Some(tx), [facts]) = (&self.tx, &mut facts[..]) {
+            facts.mtu_bytes = tx.facts.mtu_bytes;
+            facts.mac = facts.mac.or(tx.facts.mac);
+        }
+        facts
+    }
+
+    /// The sending queues of all devices, by port and then by thread.
+    fn senders(&mut self) -> Vec<Vec<Box<dyn Transmit>>> {
+        let devices = self.rx.iter_mut().chain(&mut self.tx);
+        devices.map(|opened| std::mem::take(&mut opened.tx)).filter(|queues| !queues.is_empty()).collect()
+    }
+
+    fn routed(&mut self, workers: Vec<Worker>) -> Result<Vec<Worker>> {
+        let routers = stages::forward(self.scenario, &self.facts(), workers.len())?;
+        let workers = workers.into_iter().zip(routers).map(|(worker, router)| worker.stage(router)).collect();
+        Ok(with_ports(workers, self.senders()))
+    }
+}
+
+/// Each worker with its queue of each port.
+fn with_ports(workers: Vec<Worker>, ports: Vec<Vec<Box<dyn Transmit>>>) -> Vec<Worker> {
+    let mut workers: Vec<Worker> = workers;
+    for queues in ports {
+        let joined = workers.into_iter().zip(queues);
+        workers = joined.map(|(worker, queue)| worker.port(queue)).collect();
+    }
+    workers
+}
+
+impl Builder<'_> {
+    /// The thread of a worker that receives.
+    fn lane(&self, worker: Worker, thread: usize, cpu: usize, outlets: Vec<Outlet>) -> Lane {
+        let Datapath { receive, run, devices, .. } = self.scenario;
+        let (threads, thread) = (run.threads as u64, thread as u64);
+        let share = run.count.map(|count| count / threads + u64::from(thread < count % threads));
+        Lane {
+            role: Role::Receive,
+            cpu,
+            worker,
+            count: share.filter(|_| self.splits_count()),
+            budget: receive.budget,
+            sleeps: !receive.busy && devices.receiving().iter().all(|word| word.is_kernel()),
+            outlets,
+        }
+    }
+
+    /// Whether each thread has a number of frames of its own: where it is the thread that makes them come.
+    fn splits_count(&self) -> bool {
+        let receiving = self.scenario.devices.receiving();
+        receiving.len() == 1 && (self.scenario.run.threads == 1 || *receiving[0] == DeviceWord::Synthetic)
+    }
+}
+
+/// The CPUs of threads that receive.
+fn cpus(scenario: &Datapath) -> Result<Vec<usize>> {
+    let allowed = cpu::allowed()?;
+    ensure!(!allowed.is_empty(), "no CPU is allowed to this process");
+    let steered = scenario.steer.iter().flat_map(|steer| &steer.cpus);
+    if let Some(other) = scenario.run.cpus.iter().chain(steered).find(|cpu| !allowed.contains(cpu)) {
+        anyhow::bail!("CPU {other} is not allowed to this process; allowed: {allowed:?}");
+    }
+    if !scenario.run.cpus.is_empty() {
+        return Ok(scenario.run.cpus.clone());
+    }
+    // The last CPUs: the first ones take most of the interrupts.
+    let threads = 0..scenario.run.threads;
+    Ok(threads.map(|number| allowed[allowed.len() - 1 - number % allowed.len()]).collect())
+}
