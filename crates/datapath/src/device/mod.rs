@@ -5,7 +5,9 @@
 //! ([`Transmit`]) takes packets and gives them back when it is done with them, as a network card does by its completions.
 
 mod af_packet;
+mod af_xdp;
 mod dummy;
+mod lending;
 mod offload;
 mod synthetic;
 mod tap;
@@ -17,7 +19,9 @@ use linux::SyscallError;
 use pagefrag::{PacketBuf, Page};
 
 pub use af_packet::{AfPacketRx, AfPacketTx, AfPacketTxSpec};
+pub use af_xdp::{AfXdp, AfXdpRx, AfXdpSpec, AfXdpTx, PacketMemory};
 pub use dummy::{Dummy, DummyQueue, QueueTotals, TxLock};
+pub use lending::Lending;
 pub use synthetic::{Frames, Synthetic};
 pub use tap::{TapRx, TapTx, open_tap};
 

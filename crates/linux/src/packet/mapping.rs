@@ -10,7 +10,7 @@ use std::os::fd::BorrowedFd;
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
-use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 
 /// Mapped memory, unmapped when dropped.
 #[derive(Debug)]
@@ -31,6 +31,20 @@ impl Mapping {
         // SAFETY: a null hint lets the kernel choose an unused address, so no memory of ours is replaced.
         let start =
             unsafe { mmap_anonymous(ptr::null_mut(), bytes, ProtFlags::READ | ProtFlags::WRITE, flags) }?;
+        Self::from_raw(start.cast(), bytes)
+    }
+
+    /// As [`Self::anonymous`], in huge pages where the kernel has them to spare (transparent huge pages).
+    pub(crate) fn anonymous_huge(bytes: usize) -> io::Result<Self> {
+        // SAFETY: a null hint lets the kernel choose an unused address, so no memory of ours is replaced.
+        let start = unsafe {
+            mmap_anonymous(ptr::null_mut(), bytes, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE)
+        }?;
+        // Both are advice: where they are refused, pages are small, or come when they are touched.
+        // SAFETY: the range was mapped just now; huge pages do not change what is in it.
+        let _ = unsafe { madvise(start, bytes, Advice::LinuxHugepage) };
+        // SAFETY: as above; populating writes nothing.
+        let _ = unsafe { madvise(start, bytes, Advice::LinuxPopulateWrite) };
         Self::from_raw(start.cast(), bytes)
     }
 

@@ -9,7 +9,10 @@
 //! namespace that owns the network namespace; receiving needs an XDP program too, and with it CAP_BPF.
 //! Numbers and limits: include/uapi/linux/if_xdp.h and net/xdp/xsk.c, 6.18; Linux 5.4 is the oldest that works.
 
+mod pages;
 mod receive;
+mod redirect;
+mod region;
 mod ring;
 
 use std::io;
@@ -24,7 +27,10 @@ use crate::SyscallError;
 use crate::packet::mapping::Mapping;
 use crate::packet::sockopt;
 
+pub use pages::{PageReceiver, PageSender, PagesSpec, Received, open_pages};
 pub use receive::wait_any;
+pub use redirect::redirecting;
+pub use region::Region;
 
 /// Option of a descriptor: the frame goes on in the next one (`XDP_PKT_CONTD`, Linux 6.6).
 pub const MORE_FRAGMENTS: u32 = libc::XDP_PKT_CONTD;
@@ -191,17 +197,7 @@ impl XskSocket {
     /// False is normal: EAGAIN (the budget is used up, the completion ring is full, or the device is busy), EBUSY (the
     /// driver dropped a frame, which still completes), ENOBUFS (no memory), EINTR.
     pub fn kick(&self) -> Result<bool, SyscallError> {
-        let (fd, flags) = (self.fd.as_raw_fd(), libc::MSG_DONTWAIT);
-        // SAFETY: a null buffer of length 0 is what AF_XDP takes; no address is given.
-        let sent = unsafe { libc::sendto(fd, std::ptr::null(), 0, flags, std::ptr::null(), 0) };
-        if sent >= 0 {
-            return Ok(true);
-        }
-        let error = io::Error::last_os_error();
-        match error.raw_os_error() {
-            Some(libc::EAGAIN | libc::EBUSY | libc::ENOBUFS | libc::EINTR) => Ok(false),
-            _ => Err(self.failed("send from AF_XDP socket", error)),
-        }
+        kick(&self.fd).map_err(|error| self.failed("send from AF_XDP socket", error))
     }
 
     /// Whether the kernel asks for a [`Self::kick`]; in copy mode always.
@@ -240,37 +236,22 @@ impl XskSocket {
     /// How many frames one [`Self::kick`] may send in copy mode, from 32 to the size of the tx ring
     /// (`XDP_MAX_TX_SKB_BUDGET`, Linux 6.17). False where the kernel does not know it: 32 then.
     pub fn set_tx_budget(&self, frames: u32) -> Result<bool, SyscallError> {
-        const XDP_MAX_TX_SKB_BUDGET: libc::c_int = 9;
-        match sockopt::set(&self.fd, libc::SOL_XDP, XDP_MAX_TX_SKB_BUDGET, &frames) {
-            Ok(()) => Ok(true),
-            Err(error) if error.raw_os_error() == Some(libc::ENOPROTOOPT) => Ok(false),
-            Err(error) => Err(self.failed("set XDP_MAX_TX_SKB_BUDGET", error)),
-        }
+        set_tx_budget(&self.fd, frames).map_err(|error| self.failed("set XDP_MAX_TX_SKB_BUDGET", error))
     }
 
     /// Waits until a frame was received, or the time is over; whether one was.
     pub fn wait_readable(&self, timeout: Duration) -> Result<bool, SyscallError> {
-        let time = Timespec::try_from(timeout).ok();
-        match poll(&mut [PollFd::new(&self.fd, PollFlags::IN)], time.as_ref()) {
-            Ok(ready) => Ok(ready > 0),
-            Err(rustix::io::Errno::INTR) => Ok(false),
-            Err(error) => Err(self.failed("poll AF_XDP socket", error.into())),
-        }
+        wait_readable(&self.fd, timeout).map_err(|error| self.failed("poll AF_XDP socket", error))
     }
 
     /// Whether the device works on the chunks without copying (`XDP_OPTIONS`).
     pub fn is_zero_copy(&self) -> Result<bool, SyscallError> {
-        let ([flags], _) = sockopt::words32(&self.fd, libc::SOL_XDP, libc::XDP_OPTIONS)
-            .map_err(|error| self.failed("read XDP_OPTIONS", error))?;
-        Ok(flags & libc::XDP_OPTIONS_ZEROCOPY != 0)
+        is_zero_copy(&self.fd).map_err(|error| self.failed("read XDP_OPTIONS", error))
     }
 
     /// What the kernel counted since the socket was opened.
     pub fn statistics(&self) -> Result<XskStatistics, SyscallError> {
-        let (words, _) = sockopt::words64(&self.fd, libc::SOL_XDP, libc::XDP_STATISTICS)
-            .map_err(|error| self.failed("read XDP_STATISTICS", error))?;
-        let [rx_dropped, rx_invalid, tx_invalid, rx_ring_full, fill_ring_empty, tx_ring_empty] = words;
-        Ok(XskStatistics { rx_dropped, rx_invalid, tx_invalid, rx_ring_full, fill_ring_empty, tx_ring_empty })
+        statistics(&self.fd).map_err(|error| self.failed("read XDP_STATISTICS", error))
     }
 
     fn failed(&self, call: &'static str, error: io::Error) -> SyscallError {
@@ -282,6 +263,49 @@ impl AsFd for XskSocket {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
+}
+
+fn kick(fd: &OwnedFd) -> io::Result<bool> {
+    let (fd, flags) = (fd.as_raw_fd(), libc::MSG_DONTWAIT);
+    // SAFETY: a null buffer of length 0 is what AF_XDP takes; no address is given.
+    let sent = unsafe { libc::sendto(fd, std::ptr::null(), 0, flags, std::ptr::null(), 0) };
+    if sent >= 0 {
+        return Ok(true);
+    }
+    let error = io::Error::last_os_error();
+    match error.raw_os_error() {
+        Some(libc::EAGAIN | libc::EBUSY | libc::ENOBUFS | libc::EINTR) => Ok(false),
+        _ => Err(error),
+    }
+}
+
+fn set_tx_budget(fd: &OwnedFd, frames: u32) -> io::Result<bool> {
+    const XDP_MAX_TX_SKB_BUDGET: libc::c_int = 9;
+    match sockopt::set(fd, libc::SOL_XDP, XDP_MAX_TX_SKB_BUDGET, &frames) {
+        Ok(()) => Ok(true),
+        Err(error) if error.raw_os_error() == Some(libc::ENOPROTOOPT) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+fn wait_readable(fd: &OwnedFd, timeout: Duration) -> io::Result<bool> {
+    let time = Timespec::try_from(timeout).ok();
+    match poll(&mut [PollFd::new(fd, PollFlags::IN)], time.as_ref()) {
+        Ok(ready) => Ok(ready > 0),
+        Err(rustix::io::Errno::INTR) => Ok(false),
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn is_zero_copy(fd: &OwnedFd) -> io::Result<bool> {
+    let ([flags], _) = sockopt::words32(fd, libc::SOL_XDP, libc::XDP_OPTIONS)?;
+    Ok(flags & libc::XDP_OPTIONS_ZEROCOPY != 0)
+}
+
+fn statistics(fd: &OwnedFd) -> io::Result<XskStatistics> {
+    let (words, _) = sockopt::words64(fd, libc::SOL_XDP, libc::XDP_STATISTICS)?;
+    let [rx_dropped, rx_invalid, tx_invalid, rx_ring_full, fill_ring_empty, tx_ring_empty] = words;
+    Ok(XskStatistics { rx_dropped, rx_invalid, tx_invalid, rx_ring_full, fill_ring_empty, tx_ring_empty })
 }
 
 /// Whether an AF_XDP socket can be opened at all: the kernel has `CONFIG_XDP_SOCKETS` (else EAFNOSUPPORT), and the
@@ -303,16 +327,20 @@ fn new_socket() -> io::Result<OwnedFd> {
 fn register_memory(fd: &OwnedFd, spec: &XskSpec) -> io::Result<Mapping> {
     let bytes = spec.chunks as usize * spec.chunk_bytes as usize;
     let memory = Mapping::anonymous(bytes.next_multiple_of(rustix::param::page_size()))?;
+    register(fd, &memory, bytes, spec.chunk_bytes)?;
+    Ok(memory)
+}
+
+fn register(fd: &OwnedFd, memory: &Mapping, bytes: usize, chunk_bytes: u32) -> io::Result<()> {
     let registration = libc::xdp_umem_reg {
         addr: memory.at(0, bytes, 1) as u64,
         len: bytes as u64,
-        chunk_size: spec.chunk_bytes,
+        chunk_size: chunk_bytes,
         headroom: 0,
         flags: 0,
         tx_metadata_len: 0,
     };
-    sockopt::set(fd, libc::SOL_XDP, libc::XDP_UMEM_REG, &registration)?;
-    Ok(memory)
+    sockopt::set(fd, libc::SOL_XDP, libc::XDP_UMEM_REG, &registration)
 }
 
 /// The rings rx, tx, fill and completion; the last two must exist also where they are not used.

@@ -71,7 +71,10 @@ impl Entry for libc::xdp_desc {
 #[derive(Debug)]
 pub(super) struct Producer {
     pub(super) ring: Ring,
+    /// Where the next entry is written.
     produced: u32,
+    /// What the other side was told of.
+    published: u32,
     /// What the other side had consumed when last looked at.
     consumed: u32,
 }
@@ -80,25 +83,52 @@ impl Producer {
     pub(super) fn new(ring: Ring) -> Self {
         let produced = ring.memory.word32(ring.producer_at).load(Ordering::Relaxed);
         let consumed = ring.memory.word32(ring.consumer_at).load(Ordering::Acquire);
-        Self { ring, produced, consumed }
+        Self { ring, produced, published: produced, consumed }
     }
 
     /// Writes up to `wanted` entries, as far as there is room, and publishes them together; how many.
     pub(super) fn produce<E: Entry>(&mut self, wanted: u32, mut entry: impl FnMut(u32) -> E) -> u32 {
         let count = wanted.min(self.room(wanted));
         for offset in 0..count {
-            let at = self.ring.place(self.produced.wrapping_add(offset), size_of::<E>());
-            entry(offset).write(&self.ring.memory, at);
+            self.write(entry(offset));
         }
-        if count > 0 {
-            self.produced = self.produced.wrapping_add(count);
-            // Release: the entries, and what they refer to, are in memory before the index tells of them.
-            self.ring.memory.word32(self.ring.producer_at).store(self.produced, Ordering::Release);
-        }
+        self.publish();
         count
     }
 
+    /// Writes an entry if there is room; whether there was. The other side sees it after [`Self::publish`].
+    #[inline]
+    pub(super) fn stage<E: Entry>(&mut self, entry: E) -> bool {
+        if self.room(1) == 0 {
+            return false;
+        }
+        self.write(entry);
+        true
+    }
+
+    /// Tells the other side of all entries written so far.
+    #[inline]
+    pub(super) fn publish(&mut self) {
+        if self.published != self.produced {
+            self.published = self.produced;
+            // Release: the entries, and what they refer to, are in memory before the index tells of them.
+            self.ring.memory.word32(self.ring.producer_at).store(self.produced, Ordering::Release);
+        }
+    }
+
+    /// Whether the other side has consumed everything that it was told of.
+    pub(super) fn is_consumed(&self) -> bool {
+        self.ring.memory.word32(self.ring.consumer_at).load(Ordering::Relaxed) == self.published
+    }
+
+    #[inline]
+    fn write<E: Entry>(&mut self, entry: E) {
+        entry.write(&self.ring.memory, self.ring.place(self.produced, size_of::<E>()));
+        self.produced = self.produced.wrapping_add(1);
+    }
+
     /// Free entries: exact when fewer than `wanted` seemed free, else a lower bound.
+    #[inline]
     fn room(&mut self, wanted: u32) -> u32 {
         let known = self.ring.size.saturating_sub(self.produced.wrapping_sub(self.consumed));
         if known >= wanted {
@@ -115,29 +145,70 @@ impl Producer {
 pub(super) struct Consumer {
     pub(super) ring: Ring,
     consumed: u32,
+    /// What the other side was told of.
+    released: u32,
+    /// What the other side had produced when last looked at.
+    produced: u32,
 }
+
+/// Entries that are read one by one are given back so many at a time: each time costs the other side's CPU a cache line.
+const RELEASE_BATCH: u32 = 32;
 
 impl Consumer {
     pub(super) fn new(ring: Ring) -> Self {
         let consumed = ring.memory.word32(ring.consumer_at).load(Ordering::Relaxed);
-        Self { ring, consumed }
+        Self { ring, consumed, released: consumed, produced: consumed }
     }
 
     /// Reads up to `wanted` entries, as far as there are any, and gives their places back; how many.
     pub(super) fn consume<E: Entry>(&mut self, wanted: u32, mut entry: impl FnMut(E)) -> u32 {
+        let count = self.look().min(wanted);
+        for _ in 0..count {
+            entry(self.read());
+        }
+        self.release();
+        count
+    }
+
+    /// Reads an entry, if there is one. Its place is given back some entries later, or when there is none.
+    #[inline]
+    pub(super) fn take<E: Entry>(&mut self) -> Option<E> {
+        if self.consumed == self.produced {
+            self.release();
+            if self.look() == 0 {
+                return None;
+            }
+        }
+        let entry = self.read();
+        if self.consumed.wrapping_sub(self.released) >= RELEASE_BATCH {
+            self.release();
+        }
+        Some(entry)
+    }
+
+    /// How many entries there are.
+    fn look(&mut self) -> u32 {
         // Acquire: the entries are read after the index that tells of them.
         let produced = self.ring.memory.word32(self.ring.producer_at).load(Ordering::Acquire);
-        let count = produced.wrapping_sub(self.consumed).min(self.ring.size).min(wanted);
-        for offset in 0..count {
-            let at = self.ring.place(self.consumed.wrapping_add(offset), size_of::<E>());
-            entry(E::read(&self.ring.memory, at));
-        }
-        if count > 0 {
-            self.consumed = self.consumed.wrapping_add(count);
+        let count = produced.wrapping_sub(self.consumed).min(self.ring.size);
+        self.produced = self.consumed.wrapping_add(count);
+        count
+    }
+
+    #[inline]
+    fn read<E: Entry>(&mut self) -> E {
+        let at = self.ring.place(self.consumed, size_of::<E>());
+        self.consumed = self.consumed.wrapping_add(1);
+        E::read(&self.ring.memory, at)
+    }
+
+    #[inline]
+    fn release(&mut self) {
+        if self.released != self.consumed {
+            self.released = self.consumed;
             // Release: the entries have been read before the other side may write them again.
             self.ring.memory.word32(self.ring.consumer_at).store(self.consumed, Ordering::Release);
         }
-        count
     }
 }
 
@@ -206,23 +277,47 @@ mod tests {
         fn a_ring_is_a_bounded_queue(
             bits in 0_u32..6,
             start: u32,
-            steps in proptest::collection::vec((any::<bool>(), 0_u32..80), 1..60),
+            steps in proptest::collection::vec((0..4_u8, 0_u32..80), 1..60),
         ) {
             let size = 1 << bits;
             let (mut producer, mut consumer) = ends(size, start);
             let (mut model, mut next) = (VecDeque::new(), 0_u64);
-            for (produce, wanted) in steps {
-                if produce {
-                    let expected = wanted.min(size - model.len() as u32);
-                    let count = producer.produce(wanted, |offset| next + u64::from(offset));
-                    prop_assert_eq!(count, expected);
-                    model.extend(next..next + u64::from(count));
-                    next += u64::from(count);
-                } else {
-                    let expected: Vec<u64> = model.drain(..model.len().min(wanted as usize)).collect();
-                    let mut seen = Vec::new();
-                    consumer.consume(wanted, |value: u64| seen.push(value));
-                    prop_assert_eq!(seen, expected);
+            for (step, wanted) in steps {
+                // What was read one by one may keep its place for a while: none of it where all is read.
+                match step {
+                    0 => {
+                        consumer.release();
+                        let expected = wanted.min(size - model.len() as u32);
+                        let count = producer.produce(wanted, |offset| next + u64::from(offset));
+                        prop_assert_eq!(count, expected);
+                        model.extend(next..next + u64::from(count));
+                        next += u64::from(count);
+                    }
+                    1 => {
+                        consumer.release();
+                        let room = size - model.len() as u32;
+                        for number in 0..wanted {
+                            prop_assert_eq!(producer.stage(next), number < room);
+                            if number < room {
+                                model.push_back(next);
+                                next += 1;
+                            }
+                        }
+                        prop_assert_eq!(consumer.look() as usize + wanted.min(room) as usize, model.len());
+                        producer.publish();
+                        prop_assert_eq!(producer.is_consumed(), model.is_empty());
+                    }
+                    2 => {
+                        let expected: Vec<u64> = model.drain(..model.len().min(wanted as usize)).collect();
+                        let mut seen = Vec::new();
+                        consumer.consume(wanted, |value: u64| seen.push(value));
+                        prop_assert_eq!(seen, expected);
+                    }
+                    _ => {
+                        for _ in 0..wanted {
+                            prop_assert_eq!(consumer.take::<u64>(), model.pop_front());
+                        }
+                    }
                 }
             }
         }
