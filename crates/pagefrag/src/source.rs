@@ -13,16 +13,23 @@ use crate::{LARGE_BLOCK_BYTES, spares::Spares};
 /// # Safety
 ///
 /// What [`alloc`](Memory::alloc) returns must be valid for reads and writes of the whole layout, aligned as it asks,
-/// initialised to zero, and used by nobody else until it is given to [`free`](Memory::free).
+/// initialised to zero, and used by nobody else until it is given to [`free`](Memory::free). The same holds for
+/// [`alloc_used`](Memory::alloc_used), but for the zeros.
 pub unsafe trait Memory: Send + Sync {
     /// Zeroed memory of this layout, or none at the moment. Must neither panic nor use the cache that asks.
     fn alloc(&self, layout: Layout) -> Option<NonNull<u8>>;
+
+    /// The same, but the bytes may hold anything that is initialised, as an earlier packet left it: for memory that need not
+    /// be cleared then. A [`PagePool`](crate::PagePool) asks for this.
+    fn alloc_used(&self, layout: Layout) -> Option<NonNull<u8>> {
+        self.alloc(layout)
+    }
 
     /// Takes memory back, from any thread. Must not panic.
     ///
     /// # Safety
     ///
-    /// `data` came from `alloc` of the same object with the same layout, was not freed since, and is not used any more.
+    /// `data` came from `alloc` or `alloc_used` of the same object with the same layout, was not freed since, and is not used any more.
     unsafe fn free(&self, data: NonNull<u8>, layout: Layout);
 
     /// Whether this, which `alloc` has just returned, is only a makeshift, and should be freed rather than used again: an

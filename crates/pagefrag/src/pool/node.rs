@@ -267,7 +267,7 @@ impl Node {
         // SAFETY: a node has a size.
         let node = NonNull::new(unsafe { alloc::alloc::alloc(Node::LAYOUT) })?.cast::<Node>();
         let memory = home.source.memory();
-        let Some(data) = memory.alloc(layout) else {
+        let Some(data) = memory.alloc_used(layout) else {
             // SAFETY: it came from this allocator with this layout just now.
             unsafe { alloc::alloc::dealloc(node.as_ptr().cast(), Node::LAYOUT) };
             return None;
