@@ -254,7 +254,7 @@ impl FromStr for RuleWord {
 
 impl fmt::Display for RuleWord {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let ports = |(first, last)| if first == last { first.to_string() } else { format!("{first}-{last}") };
+        let ports = |(first, last): (u16, u16)| if first == last { first.to_string() } else { format!("{first}-{last}") };
         let parts = [
             self.source.map(|prefix| format!("src={prefix}")),
             self.destination.map(|prefix| format!("dst={prefix}")),
