@@ -22,5 +22,5 @@ pub(crate) use word::{DeviceWord, is_same_file};
 
 /// Whether a device writes its frames into pages of the driver.
 pub(crate) fn lands(word: &DeviceWord) -> bool {
-    matches!(word, DeviceWord::Synthetic)
+    matches!(word, DeviceWord::Synthetic | DeviceWord::AfXdp { .. })
 }

@@ -48,11 +48,6 @@ impl DeviceWord {
     pub(crate) fn is_kernel(&self) -> bool {
         matches!(self, Self::AfPacket(_) | Self::AfXdp { .. } | Self::Tap(_))
     }
-
-    /// Whether all its frames go through one queue.
-    pub(crate) fn has_one_queue(&self) -> bool {
-        matches!(self, Self::Pcap(_) | Self::Tap(_) | Self::AfXdp { queue: Some(_), .. })
-    }
 }
 
 impl FromStr for DeviceWord {

@@ -169,9 +169,14 @@ fn check_receiving(scenario: &Datapath) -> Result<()> {
     );
     for word in scenario.devices.receiving() {
         ensure!(
+            receive.mode != device::RxMode::Fragment || *word == DeviceWord::Synthetic,
+            "--receive fragment with {word}: only a synthetic device writes several frames into one page; use --receive {}",
+            if device::lands(word) { "page-pool" } else { "copy" }
+        );
+        ensure!(
             device::lands(word) || receive.mode == device::RxMode::Copy,
             "--receive {} with {word}: this device keeps its frames, so they must be copied; use --receive copy, or \
-             receive from synthetic",
+             receive from af-xdp or synthetic",
             receive.mode
         );
     }
@@ -229,14 +234,14 @@ fn check_threads(scenario: &Datapath) -> Result<()> {
         run.threads
     );
     if run.threads > 1 {
-        ensure!(
-            devices.ports.is_empty(),
-            "--threads {} with --port: what one thread learns of neighbours the others would not know; use --threads 1, or \
-             --rx and --tx",
-            run.threads
-        );
-        if let Some(word) = devices.all().find(|word| word.has_one_queue()) {
-            bail!("--threads {} with {word}: it has one queue, which takes one thread; use --threads 1", run.threads);
+        for word in devices.receiving().into_iter().chain(devices.sending()) {
+            let why = match word {
+                DeviceWord::AfPacket(_) if devices.tx.as_ref() != Some(word) => "each thread would get every frame",
+                DeviceWord::Pcap(_) if devices.tx.as_ref() != Some(word) => "a file has one order",
+                DeviceWord::Tap(_) | DeviceWord::AfXdp { queue: Some(_), .. } => "it is one queue",
+                _ => continue,
+            };
+            bail!("--threads {} with {word}: {why}; use --threads 1", run.threads);
         }
     }
     let dummies = devices.sending().iter().any(|word| matches!(word, DeviceWord::Dummy { .. }));

@@ -2,9 +2,12 @@
 
 use std::sync::Arc;
 
-use anyhow::{Context, Result, bail, ensure};
-use datapath::device::{AfPacketRx, AfPacketTx, AfPacketTxSpec, Dummy, Transmit, open_tap};
+use anyhow::{Context, Result, ensure};
+use datapath::device::{
+    AfPacketRx, AfPacketTx, AfPacketTxSpec, AfXdp, AfXdpSpec, Dummy, PacketMemory, Transmit, open_tap,
+};
 use datapath::wire::ethernet::MacAddress;
+use linux::ethtool::EthtoolSocket;
 use linux::packet::SlotRingSpec;
 use linux::route::{Link, RouteSocket};
 use linux::tap::TapSpec;
@@ -46,6 +49,33 @@ pub(super) struct Facts {
 impl Opened {
     fn new(facts: Facts) -> Self {
         Self { rx: Vec::new(), tx: Vec::new(), facts, dummy: None, sink: None }
+    }
+}
+
+/// What devices are opened with.
+pub(super) struct Ground<'a> {
+    pub(super) scenario: &'a Datapath,
+    /// Frames of synthetic devices.
+    pub(super) frames: Option<FrameSource>,
+    /// Memory that AF_XDP sockets have in common, so that packets pass between them without a copy; there where it is needed.
+    memory: Option<PacketMemory>,
+}
+
+impl<'a> Ground<'a> {
+    /// For the devices of a scenario, of which synthetic ones send to these `destinations`.
+    pub(super) fn new(scenario: &'a Datapath, destinations: Destinations) -> Result<Self> {
+        let frames = FrameSource::new(scenario, destinations)?;
+        let sockets = scenario.devices.all().filter_map(|word| match word {
+            DeviceWord::AfXdp { name, queue } => Some((name, *queue)),
+            _ => None,
+        });
+        let mut pages = 0;
+        for (name, queue) in sockets {
+            let link = allowed_link(name)?;
+            pages += xdp_spec(&link, queue, scenario.run.threads).pages();
+        }
+        let memory = (pages > 0).then(|| PacketMemory::new(pages)).transpose()?;
+        Ok(Self { scenario, frames, memory })
     }
 }
 
@@ -108,18 +138,14 @@ impl FrameSource {
 ///
 /// # Errors
 /// Where it is not there, not allowed, or cannot do what it is opened for.
-pub(super) fn open(
-    word: &DeviceWord,
-    scenario: &Datapath,
-    frames: Option<&FrameSource>,
-    wanted: Use,
-) -> Result<Opened> {
+pub(super) fn open(word: &DeviceWord, ground: &Ground<'_>, wanted: Use) -> Result<Opened> {
+    let scenario = ground.scenario;
     let opened = match word {
-        DeviceWord::Synthetic => synthetic(frames, wanted),
+        DeviceWord::Synthetic => synthetic(ground.frames.as_ref(), wanted),
         DeviceWord::Dummy { queues } => dummy(*queues, scenario, wanted),
         DeviceWord::Pcap(path) => pcap(path, scenario, wanted),
         DeviceWord::AfPacket(name) => af_packet(name, scenario, wanted),
-        DeviceWord::AfXdp { name, queue } => af_xdp(name, *queue, scenario, wanted),
+        DeviceWord::AfXdp { name, queue } => af_xdp(name, *queue, ground, wanted),
         DeviceWord::Tap(name) => tap(name, wanted),
     };
     opened.with_context(|| format!("open {word}"))
@@ -177,9 +203,44 @@ fn af_packet(name: &str, scenario: &Datapath, wanted: Use) -> Result<Opened> {
     Ok(opened)
 }
 
-fn af_xdp(name: &str, _queue: Option<u32>, _scenario: &Datapath, _wanted: Use) -> Result<Opened> {
-    let _link = allowed_link(name)?;
-    bail!("not there yet")
+/// A socket on each of the device's queues, or on the one that is named; those of the first threads.
+fn af_xdp(name: &str, queue: Option<u32>, ground: &Ground<'_>, wanted: Use) -> Result<Opened> {
+    let link = allowed_link(name)?;
+    let memory = ground.memory.as_ref().context("there is no memory for it")?;
+    let threads = wanted.receivers.max(wanted.senders);
+    let queues = receive_queues(&link);
+    match queue {
+        Some(queue) => ensure!(queue < queues, "{name} has the queues 0 to {}: there is no queue {queue}", queues - 1),
+        None => ensure!(
+            threads == queues as usize,
+            "{name} has {queues} receiving queues, and there are {threads} threads: use --threads {queues}, name one queue \
+             (af-xdp:{name}:0), or give it as many queues (ethtool -L {name} rx {threads} tx {threads})"
+        ),
+    }
+    let device = AfXdp::open(memory, &xdp_spec(&link, queue, threads))?;
+    let mut opened = Opened::new(facts_of(&link));
+    for (rx, tx) in device.queues {
+        // A side that is not used goes, and its socket with it; the program stays with the other.
+        if opened.rx.len() < wanted.receivers {
+            opened.rx.push(RxQueue::LandsIn(Box::new(rx), memory.pool()));
+        }
+        if opened.tx.len() < wanted.senders {
+            opened.tx.push(Box::new(tx));
+        }
+    }
+    Ok(opened)
+}
+
+fn xdp_spec(link: &Link, queue: Option<u32>, threads: usize) -> AfXdpSpec {
+    let queues = queue.map_or_else(|| (0..threads as u32).collect(), |queue| vec![queue]);
+    AfXdpSpec { queues, open_checksums: true, ..AfXdpSpec::new(link.ifindex) }
+}
+
+/// Receive queues in use: a device may have been made for more.
+fn receive_queues(link: &Link) -> u32 {
+    let channels = EthtoolSocket::open().and_then(|socket| socket.channels(&link.name));
+    let in_use = channels.ok().map(|channels| channels.rx + channels.combined).filter(|&queues| queues > 0);
+    in_use.or(link.rx_queues).unwrap_or(1)
 }
 
 /// A TAP device, up from the start. Its other end is a device of this host, and so is its address.

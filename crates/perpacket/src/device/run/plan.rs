@@ -10,7 +10,7 @@ use datapath::{Reason, Worker};
 use linux::cpu;
 use measure::record::Warning;
 
-use super::open::{self, Facts, FrameSource, Opened, Use};
+use super::open::{self, Facts, FrameSource, Ground, Opened, Use};
 use super::pcap::CaptureSink;
 use super::stages;
 use super::threads::{Consumer, Lane, Role};
@@ -74,24 +74,24 @@ struct Builder<'a> {
 impl<'a> Builder<'a> {
     fn new(scenario: &'a Datapath) -> Result<Self> {
         let destinations = Destinations::One(crate::device::hosts::BEHIND);
-        let frames = FrameSource::new(scenario, destinations)?;
+        let ground = Ground::new(scenario, destinations)?;
         let threads = scenario.run.threads;
         let devices = &scenario.devices;
         // Answers leave by the device that was received from.
         let answers = !devices.ports.is_empty();
         let wanted = Use { receivers: threads, senders: if answers { threads } else { 0 } };
-        let open = |word: &&DeviceWord| open::open(word, scenario, frames.as_ref(), wanted);
+        let open = |word: &&DeviceWord| open::open(word, &ground, wanted);
         let rx: Vec<Opened> = devices.receiving().iter().map(open).collect::<Result<_>>()?;
         let senders = scenario.steer.as_ref().map_or(threads, |steer| steer.cpus.len());
         let wanted = Use { receivers: 0, senders };
-        let tx = devices.tx.as_ref().map(|word| open::open(word, scenario, None, wanted)).transpose()?;
+        let tx = devices.tx.as_ref().map(|word| open::open(word, &ground, wanted)).transpose()?;
         let mut leftovers = Leftovers::default();
         for opened in rx.iter().chain(&tx) {
             leftovers.dummies.extend(opened.dummy.clone());
             leftovers.sinks.extend(opened.sink.clone());
         }
         let cpus = cpus(scenario)?;
-        let warnings = frames.as_ref().map_or(Vec::new(), FrameSource::warnings);
+        let warnings = ground.frames.as_ref().map_or(Vec::new(), FrameSource::warnings);
         Ok(Self { scenario, cpus, rx, tx, leftovers, warnings })
     }
 
