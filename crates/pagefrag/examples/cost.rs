@@ -81,37 +81,13 @@ fn lines() -> Vec<Line> {
             black_box(packet.data().as_ptr());
             cache.give_back_packet(packet);
         }),
-        line("packet: build, put 64 bytes, taken back in place", |cache| {
-            let mut packet = received(cache);
-            black_box(packet.data().as_ptr());
-            cache.take_back(&mut packet);
-        }),
-        batch_line("packet: 64 built in a vector, put 64 bytes, given back", |cache, packets| {
-            for _ in 0..64 {
-                packets.push(packet(cache));
-                packets.last_mut().unwrap().put(64).unwrap().fill(1);
-            }
-            for packet in packets.drain(..) {
-                cache.give_back_packet(packet);
-            }
-        }),
-        batch_line("packet: 64 built, put 64 bytes, moved into a vector, given back", |cache, packets| {
+        batch_line("packet: 64 built into a vector, put 64 bytes, given back", |cache, packets| {
             for _ in 0..64 {
                 packets.push(received(cache));
             }
             for packet in packets.drain(..) {
                 cache.give_back_packet(packet);
             }
-        }),
-        batch_line("packet: 64 built in a vector, put 64 bytes, taken back in place", |cache, packets| {
-            for _ in 0..64 {
-                packets.push(packet(cache));
-                packets.last_mut().unwrap().put(64).unwrap().fill(1);
-            }
-            for packet in packets.iter_mut() {
-                cache.take_back(packet);
-            }
-            packets.clear();
         }),
         line("packet: build, put 64 bytes, pull and push 14, give back", |cache| {
             let mut packet = received(cache);

@@ -44,8 +44,10 @@ unsafe impl Send for Reference {}
 unsafe impl Sync for Reference {}
 
 impl Reference {
-    /// What a block takes besides its data.
-    pub(crate) const NODE_BYTES: usize = size_of::<Block>();
+    /// The block, and what keeps account of it.
+    pub(crate) fn pinned_bytes(&self) -> usize {
+        self.block_bytes() + size_of::<Block>()
+    }
 
     /// The same for two references to one block, and only for those while they are there.
     pub(crate) fn identity(&self) -> usize {

@@ -2,7 +2,7 @@
 
 use alloc::sync::Arc;
 
-use crate::{Align, AllocError, Frag, PacketBuf, Piece, Source, Stats, cutter::Cutter};
+use crate::{Align, AllocError, Frag, PacketBuf, Piece, Source, Stats, cutter::Cutter, packet::Counted};
 
 /// A page-fragment cache that one thread owns. Nothing in it is guarded: an allocation is a subtraction, a comparison
 /// and a mask, and touches nothing that other threads touch. It may be moved to another thread, not shared:
@@ -53,40 +53,23 @@ impl PollCache {
 
     /// Ends a packet: as [`give_back`](PollCache::give_back) for every fragment that it has alone; the rest is dropped.
     #[inline]
-    pub fn give_back_packet(&mut self, mut packet: PacketBuf) {
-        match packet.take_only_reference() {
-            Some(reference) => {
-                self.cutter.give_back(reference);
-                core::mem::forget(packet);
-            }
-            None => self.take_pieces_back(&mut packet),
-        }
-    }
-
-    #[inline]
-    pub fn take_back(&mut self, packet: &mut PacketBuf) {
-        match packet.take_only_reference() {
-            Some(reference) => self.cutter.give_back(reference),
-            None => self.take_pieces_back(packet),
-        }
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn take_pieces_back(&mut self, packet: &mut PacketBuf) {
-        for piece in packet.pieces_mut() {
-            if let Some(reference) = piece.take_reference() {
-                self.cutter.give_back(reference);
-            }
-        }
-        *packet = PacketBuf::default();
+    pub fn give_back_packet(&mut self, packet: PacketBuf) {
+        packet.end(|counted| self.end_counted(counted));
     }
 
     /// Ends a piece of a packet: as [`give_back`](PollCache::give_back) if it is a fragment; any other is dropped.
     #[inline]
-    pub fn give_back_piece(&mut self, mut piece: Piece) {
-        if let Some(reference) = piece.take_reference() {
-            self.cutter.give_back(reference);
+    pub fn give_back_piece(&mut self, piece: Piece) {
+        if let Some(counted) = piece.into_counted() {
+            self.end_counted(counted);
+        }
+    }
+
+    #[inline]
+    fn end_counted(&mut self, counted: Counted) {
+        match counted {
+            Counted::Block(reference) => self.cutter.give_back(reference),
+            Counted::Page(part) => drop(part),
         }
     }
 

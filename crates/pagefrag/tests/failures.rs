@@ -8,7 +8,10 @@ use std::{
     cell::Cell,
 };
 
-use pagefrag::{Align, AllocError, LARGE_BLOCK_BYTES, PollCache, SMALL_BLOCK_BYTES, SharedCache, SpinLock};
+use pagefrag::{
+    Align, AllocError, LARGE_BLOCK_BYTES, PagePool, PollCache, PoolConfig, SMALL_BLOCK_BYTES, SharedCache,
+    SpinLock,
+};
 use support::Watched;
 
 /// The heap, which refuses the lines of 64 bytes that the counts of blocks are in, where a test has said so.
@@ -146,4 +149,94 @@ fn a_limit_below_a_large_block_leaves_small_ones() {
     assert_eq!((cache.stats().pinned_bytes, memory.calls()), (2 * SMALL_BLOCK_BYTES, 2));
     drop(held);
     cache.alloc(1, Align::BYTE).unwrap();
+}
+
+#[test]
+fn each_page_refused_in_turn_is_survived() {
+    let calls = churn_pool(&Watched::new(), None).0;
+    assert!(calls > 10);
+    for call in (0..calls).step_by(if cfg!(miri) { 9 } else { 1 }) {
+        let memory = Watched::new();
+        memory.refuse_call(call);
+        let (_, failures) = churn_pool(&memory, None);
+        // The page that fragments are cut from is taken instead, where nobody has one of it.
+        assert!(failures <= 1, "call {call}: {failures} failures");
+        assert_eq!(memory.blocks(), 0, "call {call}");
+    }
+}
+
+#[test]
+fn nodes_refused_in_turn_are_survived() {
+    for round in 0..40 {
+        let memory = Watched::new();
+        let (_, failures) = churn_pool(&memory, Some(round));
+        assert!(failures <= 2, "round {round}: {failures} failures");
+        assert_eq!(memory.blocks(), 0, "round {round}");
+    }
+}
+
+/// Pages and fragments, some of them held; in one round nodes are refused. Calls of the memory, and failed allocations.
+fn churn_pool(memory: &Watched, without_nodes: Option<u8>) -> (u64, u64) {
+    let source = memory.source().share();
+    let mut pool = PagePool::new(PoolConfig::default().with_source(source.clone()).with_ring_pages(2));
+    let mut held = Vec::new();
+    for round in 0..40u8 {
+        REFUSES_NODES.set(without_nodes == Some(round));
+        let len = [64, 2048, 700, 4000][usize::from(round) % 4];
+        let pages = [pool.alloc(), pool.alloc_frag(len, Align::CACHE_LINE)];
+        REFUSES_NODES.set(false);
+        for mut page in pages.into_iter().flatten() {
+            page.fill(round);
+            held.push((round, page));
+        }
+        if held.len() > 12 {
+            for ending in 0..3 {
+                let (round, page) = held.remove(usize::from(round) % 7);
+                assert_eq!(*page, vec![round; page.len()]);
+                if ending == 0 { drop(page) } else { pool.recycle(page) }
+            }
+        }
+        let stats = pool.stats();
+        let found = stats.released + (stats.in_cache + stats.in_ring + stats.in_flight) as u64;
+        assert_eq!((stats.slow, source.alive_bytes()), (found, memory.alive_bytes()));
+    }
+    assert!(held.iter().all(|(round, page)| **page == vec![*round; page.len()]));
+    let failures = pool.stats().failures;
+    let closing = pool.close();
+    drop(held);
+    assert_eq!((closing.in_flight(), source.alive_bytes()), (0, 0));
+    (memory.calls(), failures)
+}
+
+#[test]
+fn a_pool_without_memory() {
+    let memory = Watched::new();
+    memory.refuse_larger_than(0);
+    let mut pool = PagePool::new(PoolConfig::default().with_source(memory.source().share()));
+    assert_eq!(pool.alloc().unwrap_err(), AllocError::OutOfMemory { bytes: 4096 });
+    for bytes in [0, 1, 2048, 2049, 4096] {
+        assert_eq!(pool.alloc_frag(bytes, Align::BYTE).unwrap_err(), AllocError::OutOfMemory { bytes });
+    }
+    assert_eq!((pool.stats().failures, pool.stats().slow, memory.calls()), (6, 0, 6));
+    assert_eq!(pool.close().try_finish().unwrap().released, 0);
+}
+
+#[test]
+fn a_page_larger_than_any_memory_is_refused() {
+    let mut pool = PagePool::new(PoolConfig::default().with_page_bytes(usize::MAX));
+    assert!(pool.alloc().is_err());
+    assert!(pool.alloc_frag(100, Align::BYTE).is_err());
+}
+
+#[test]
+fn the_last_page_is_the_one_in_hand() {
+    let memory = Watched::new();
+    let source = memory.source().with_limit_bytes(4096).share();
+    let mut pool = PagePool::new(PoolConfig::default().with_source(source));
+    let frag = pool.alloc_frag(100, Align::BYTE).unwrap();
+    assert_eq!(pool.alloc().unwrap_err(), AllocError::Limit { bytes: 4096, limit_bytes: 4096 });
+    pool.recycle(frag);
+    let page = pool.alloc().unwrap();
+    assert_eq!((page.len(), pool.in_flight(), memory.blocks()), (4096, 1, 1));
+    assert!(pool.alloc_frag(100, Align::BYTE).is_err());
 }

@@ -1,12 +1,15 @@
 //! The packet buffer.
 
-use alloc::{boxed::Box, vec::Vec};
+use alloc::vec::Vec;
 use core::fmt;
+
+use crate::Align;
 
 mod copy_break;
 mod error;
 mod piece;
 mod sizes;
+mod slot;
 mod storage;
 
 pub use copy_break::copy_break;
@@ -14,18 +17,19 @@ pub use error::PacketError;
 pub use piece::{Origin, Piece};
 pub use sizes::{HEADERS_BYTES, HEADROOM, TRAILER_BYTES, buffer_bytes};
 
-use crate::block::Reference;
-use storage::Storage;
+pub(crate) use storage::Counted;
+
+use slot::{Rest, Slot};
 
 /// A packet on its way: a head with room before and behind its data, and perhaps further pieces that were attached without
-/// copying them. What `struct sk_buff` is to a driver, in 56 bytes.
+/// copying them. What `struct sk_buff` is to a driver. A handle of one word; what is known of the packet lies in the trailer.
 ///
 /// ```text
-///            0        headroom                      capacity
-///   head     |  headroom  |  data  |    tail room    |
-///                push  <--  --> pull
-///                              trim <--  --> put
-///   pieces                [  bytes  ] [  bytes  ]       attached: read only, where they lie
+///   head     |  headroom  |  data  |   tail room   |    trailer    |
+///                push  <--  --> pull                 320 bytes: begin and end of the data,
+///                     trim <--  --> put              owner of the memory, what is attached
+///
+///   attached              [  bytes  ] [  bytes  ]    read only, where they lie
 /// ```
 ///
 /// An operation that there is no room for is refused, and changes nothing. All memory is initialised, but `push` and `put`
@@ -33,25 +37,20 @@ use storage::Storage;
 ///
 /// One thread has it at a time; it may be sent to another one, and dropped there.
 pub struct PacketBuf {
-    head: Piece,
-    rest: Option<Box<Rest>>,
-}
-
-/// What is attached; none of it is empty. The first one lies here, so that a packet with one piece, as copy-break makes it,
-/// takes one allocation.
-struct Rest {
-    first: Piece,
-    more: Vec<Piece>,
+    slot: Slot,
 }
 
 impl PacketBuf {
     /// An empty packet in this memory, whose data will begin after `headroom` bytes (all that there are, if there are not so
-    /// many): a [`Frag`](crate::Frag), a `Box<[u8]>`, or a [`Piece`], of which all is used.
+    /// many): a [`Frag`](crate::Frag), a [`Page`](crate::Page), a `Box<[u8]>`, or a [`Piece`], of which all the memory is used.
+    ///
+    /// The last [`TRAILER_BYTES`] are used for the trailer, and up to 63 before, so that it begins at a cache line: memory as
+    /// [`buffer_bytes`] reckons it, aligned to one, has room for all the data it was reckoned for. Where there is no room for a
+    /// trailer behind the headroom, or others have the memory too, it is allocated instead.
     #[inline]
     pub fn new(memory: impl Into<Piece>, headroom: usize) -> PacketBuf {
         let Piece { storage, .. } = memory.into();
-        let start = headroom.min(storage.len());
-        PacketBuf { head: Piece { storage, start, end: start }, rest: None }
+        PacketBuf { slot: Slot::new(storage, headroom) }
     }
 
     /// An empty packet in a fragment.
@@ -63,23 +62,23 @@ impl PacketBuf {
     /// The data of the head: all of a linear packet, the headers of one that has pieces attached.
     #[inline]
     pub fn data(&self) -> &[u8] {
-        &self.head
+        &self.slot.head
     }
 
     /// The same, to be written. None if another packet has it too ([`share`](PacketBuf::share)) or if it came from `Bytes`.
     #[inline]
     pub fn data_mut(&mut self) -> Option<&mut [u8]> {
-        self.head.bytes_mut()
+        self.slot.head.bytes_mut()
     }
 
     /// The same, to be written in any case: what another packet has too is copied before, into the heap, with as much room
     /// before and behind it. Fails only for want of memory.
     pub fn make_mut(&mut self) -> Result<&mut [u8], PacketError> {
-        if !self.head.storage.is_exclusive() {
-            let bytes = self.head.storage.len();
+        if !self.slot.head.storage.is_exclusive() {
+            let bytes = self.slot.head.storage.len();
             self.move_head(bytes)?;
         }
-        self.head.bytes_mut().ok_or(PacketError::Shared)
+        self.slot.head.bytes_mut().ok_or(PacketError::Shared)
     }
 
     /// Bytes of the whole packet.
@@ -97,13 +96,13 @@ impl PacketBuf {
     /// Bytes of the head, those of [`data`](PacketBuf::data).
     #[inline]
     pub fn head_len(&self) -> usize {
-        self.head.end - self.head.start
+        self.slot.head.end - self.slot.head.start
     }
 
     /// How many bytes can be pushed.
     #[inline]
     pub fn headroom(&self) -> usize {
-        self.head.start
+        self.slot.head.start
     }
 
     /// How many bytes can be put. What is attached follows the head, so there is no room in between.
@@ -115,7 +114,7 @@ impl PacketBuf {
     /// Whether all bytes are in the head.
     #[inline]
     pub fn is_linear(&self) -> bool {
-        self.rest.is_none()
+        self.slot.rest().is_none()
     }
 
     /// Room for a header in front: `bytes` more, which the data begins with from now on, and which hold anything.
@@ -125,10 +124,11 @@ impl PacketBuf {
         let Some(start) = room.checked_sub(bytes) else {
             return Err(PacketError::Headroom { bytes, room });
         };
-        let Some(new) = self.head.storage.bytes_mut().and_then(|all| all.get_mut(start..room)) else {
+        let Piece { storage, start: begin, .. } = &mut self.slot.head;
+        let Some(new) = storage.bytes_mut().and_then(|all| all.get_mut(start..room)) else {
             return Err(PacketError::Shared);
         };
-        self.head.start = start;
+        *begin = start;
         Ok(new)
     }
 
@@ -139,9 +139,9 @@ impl PacketBuf {
         if bytes > len {
             return Err(PacketError::Short { bytes, len });
         }
-        let start = self.head.start;
-        self.head.start += bytes;
-        Ok(self.head.storage.bytes().get(start..start + bytes).unwrap_or_default())
+        let start = self.slot.head.start;
+        self.slot.head.start += bytes;
+        Ok(self.slot.head.storage.bytes().get(start..start + bytes).unwrap_or_default())
     }
 
     /// Room for data behind: `bytes` more, which the data ends with from now on, and which hold anything.
@@ -151,11 +151,12 @@ impl PacketBuf {
         if bytes > room {
             return Err(PacketError::Tailroom { bytes, room });
         }
-        let old = self.head.end;
-        let Some(new) = self.head.storage.bytes_mut().and_then(|all| all.get_mut(old..old + bytes)) else {
+        let Piece { storage, end, .. } = &mut self.slot.head;
+        let old = *end;
+        let Some(new) = storage.bytes_mut().and_then(|all| all.get_mut(old..old + bytes)) else {
             return Err(PacketError::Shared);
         };
-        self.head.end += bytes;
+        *end += bytes;
         Ok(new)
     }
 
@@ -163,10 +164,10 @@ impl PacketBuf {
     #[inline]
     pub fn trim(&mut self, len: usize) {
         let in_rest = len.saturating_sub(self.head_len());
-        if self.rest.is_some() {
+        if !self.is_linear() {
             self.trim_rest(in_rest);
         }
-        self.head.truncate(len);
+        self.slot.head.truncate(len);
     }
 
     /// More headroom for a packet that is still empty, from its tail room.
@@ -179,8 +180,8 @@ impl PacketBuf {
         if bytes > room {
             return Err(PacketError::Tailroom { bytes, room });
         }
-        self.head.start += bytes;
-        self.head.end += bytes;
+        self.slot.head.start += bytes;
+        self.slot.head.end += bytes;
         Ok(())
     }
 
@@ -188,19 +189,15 @@ impl PacketBuf {
     /// [made linear](PacketBuf::linearize). An empty piece is dropped. The first one allocates.
     pub fn attach(&mut self, piece: impl Into<Piece>) {
         let piece = piece.into();
-        if piece.is_empty() {
-            return;
-        }
-        match &mut self.rest {
-            Some(rest) => rest.more.push(piece),
-            None => self.rest = Some(Box::new(Rest { first: piece, more: Vec::new() })),
+        if !piece.is_empty() {
+            self.slot.attach(piece);
         }
     }
 
     /// What was attached, in its order.
     #[inline]
     pub fn fragments(&self) -> impl Iterator<Item = &Piece> {
-        self.rest.iter().flat_map(|rest| core::iter::once(&rest.first).chain(&rest.more))
+        self.slot.rest().into_iter().flat_map(Rest::pieces)
     }
 
     /// All bytes of the packet in their order, those of the head first: for a system call that takes a list.
@@ -216,13 +213,11 @@ impl PacketBuf {
         if more == 0 {
             return Ok(());
         }
-        if more > self.free_behind() || !self.head.storage.is_exclusive() {
-            self.move_head(self.head.end.saturating_add(more))?;
+        if more > self.free_behind() || !self.slot.head.storage.is_exclusive() {
+            self.move_head(self.slot.head.end.saturating_add(more))?;
         }
-        if let Some(rest) = self.rest.take() {
-            for piece in rest.pieces() {
-                self.put(piece.len())?.copy_from_slice(piece);
-            }
+        for piece in self.slot.take_rest().into_iter().flat_map(Rest::into_pieces) {
+            self.put(piece.len())?.copy_from_slice(&piece);
         }
         Ok(())
     }
@@ -231,7 +226,11 @@ impl PacketBuf {
     /// lengthen what they share; each has its own begin and end, and may attach what it likes. The last one that is left
     /// may write again. The first time costs an allocation for the head and one for each piece.
     pub fn share(&mut self) -> PacketBuf {
-        PacketBuf { head: self.head.share(), rest: self.rest.as_mut().map(|rest| Box::new(rest.share())) }
+        let mut slot = Slot::boxed(self.slot.head.share());
+        if let Some(rest) = self.slot.rest_mut() {
+            rest.pieces_mut().for_each(|piece| slot.attach(piece.share()));
+        }
+        PacketBuf { slot }
     }
 
     /// Memory that may be pinned by this packet alone, in bytes: for every piece of memory that it holds the whole block, page
@@ -246,18 +245,20 @@ impl PacketBuf {
         let seen_before = |identity, upto| self.pinned().take(upto).any(|(other, _)| other == identity);
         let once = self.pinned().enumerate().filter(|&(at, (identity, _))| !seen_before(identity, at));
         let memory: usize = once.map(|(_, (_, bytes))| bytes).sum();
-        let rest = self
-            .rest
-            .as_ref()
-            .map_or(0, |rest| size_of::<Rest>() + rest.more.capacity() * size_of::<Piece>());
-        size_of::<PacketBuf>() + memory + rest
+        size_of::<PacketBuf>() + memory + self.slot.heap_bytes()
     }
 
     /// What it falls into: the head, then what was attached. For owners that take their memory back, of which
     /// [`Piece::into_origin`] tells the kind.
-    pub fn into_pieces(self) -> impl Iterator<Item = Piece> {
-        let rest = self.rest.into_iter().flat_map(|rest| core::iter::once(rest.first).chain(rest.more));
-        core::iter::once(self.head).chain(rest)
+    pub fn into_pieces(mut self) -> impl Iterator<Item = Piece> {
+        let rest = self.slot.take_rest();
+        core::iter::once(self.slot.into_head()).chain(rest.into_iter().flat_map(Rest::into_pieces))
+    }
+
+    /// Ends the packet, and calls `take` for what counts each piece that is of a block or page and nobody else's.
+    #[inline]
+    pub(crate) fn end(self, take: impl FnMut(Counted)) {
+        self.slot.end(take);
     }
 }
 
@@ -266,80 +267,44 @@ impl PacketBuf {
     /// Bytes of the head behind its data.
     #[inline]
     fn free_behind(&self) -> usize {
-        self.head.storage.len() - self.head.end
+        self.slot.head.storage.len() - self.slot.head.end
     }
 
-    /// Copies the data of the head to the same place in new memory of so many bytes, which are not fewer than its end.
+    /// Copies the data of the head to the same place in new memory that shows so many bytes or more, which are not fewer than
+    /// its end.
     fn move_head(&mut self, bytes: usize) -> Result<(), PacketError> {
+        let with_trailer = bytes.saturating_add(TRAILER_BYTES + Align::CACHE_LINE.bytes());
         let mut memory: Vec<u8> = Vec::new();
-        memory.try_reserve_exact(bytes).map_err(|_| PacketError::OutOfMemory { bytes })?;
-        memory.resize(self.head.start, 0);
-        memory.extend_from_slice(&self.head);
-        memory.resize(bytes, 0);
-        self.head.storage = Storage::of_heap(memory.into_boxed_slice());
+        memory
+            .try_reserve_exact(with_trailer)
+            .map_err(|_| PacketError::OutOfMemory { bytes: with_trailer })?;
+        memory.resize(with_trailer, 0);
+        let mut moved = PacketBuf::new(memory, self.headroom());
+        moved.put(self.head_len())?.copy_from_slice(self.data());
+        let rest = self.slot.take_rest();
+        rest.into_iter().flat_map(Rest::into_pieces).for_each(|piece| moved.slot.attach(piece));
+        *self = moved;
         Ok(())
     }
 
     #[cold]
     fn trim_rest(&mut self, len: usize) {
-        let Some(mut rest) = self.rest.take() else { return };
-        if len > 0 {
-            rest.truncate(len);
-            self.rest = Some(rest);
+        match self.slot.rest_mut() {
+            Some(rest) if len > 0 => rest.truncate(len),
+            _ => drop(self.slot.take_rest()),
         }
     }
 
     fn pinned(&self) -> impl Iterator<Item = (usize, usize)> {
-        core::iter::once(&self.head).chain(self.fragments()).map(|piece| piece.storage.pinned())
-    }
-
-    /// As `Piece::take_reference` of the head, if there is nothing else.
-    #[inline]
-    pub(crate) fn take_only_reference(&mut self) -> Option<Reference> {
-        if self.is_linear() { self.head.take_reference() } else { None }
-    }
-
-    /// The head, then what was attached.
-    pub(crate) fn pieces_mut(&mut self) -> impl Iterator<Item = &mut Piece> {
-        let rest = self.rest.as_mut().map(|rest| core::iter::once(&mut rest.first).chain(&mut rest.more));
-        core::iter::once(&mut self.head).chain(rest.into_iter().flatten())
+        core::iter::once(&self.slot.head).chain(self.fragments()).map(|piece| piece.storage.pinned())
     }
 }
 
-/// Without bytes and without room.
-impl Default for PacketBuf {
-    #[inline]
-    fn default() -> PacketBuf {
-        PacketBuf { head: Piece::whole(Storage::empty()), rest: None }
-    }
-}
-
-impl Rest {
-    fn pieces(&self) -> impl Iterator<Item = &Piece> {
-        core::iter::once(&self.first).chain(&self.more)
-    }
-
-    /// `len` is not zero.
-    fn truncate(&mut self, len: usize) {
-        self.first.truncate(len);
-        let mut left = len - self.first.len();
-        self.more.retain_mut(|piece| {
-            piece.truncate(left);
-            left -= piece.len();
-            !piece.is_empty()
-        });
-    }
-
-    fn share(&mut self) -> Rest {
-        Rest { first: self.first.share(), more: self.more.iter_mut().map(Piece::share).collect() }
-    }
-}
-
-/// A packet of these bytes, with nothing attached.
+/// A packet of these bytes, with what room there is around them. Allocates, as the bytes may reach to where a trailer would
+/// be.
 impl From<Piece> for PacketBuf {
-    #[inline]
     fn from(head: Piece) -> PacketBuf {
-        PacketBuf { head, rest: None }
+        PacketBuf { slot: Slot::boxed(head) }
     }
 }
 
@@ -357,7 +322,7 @@ impl From<bytes::Bytes> for PacketBuf {
 impl From<PacketBuf> for bytes::Bytes {
     fn from(packet: PacketBuf) -> bytes::Bytes {
         if packet.is_linear() {
-            return packet.head.into();
+            return packet.slot.into_head().into();
         }
         let mut all = Vec::with_capacity(packet.len());
         packet.slices().for_each(|bytes| all.extend_from_slice(bytes));
@@ -376,4 +341,4 @@ impl fmt::Debug for PacketBuf {
     }
 }
 
-const _: () = assert!(size_of::<PacketBuf>() <= 64);
+const _: () = assert!(size_of::<Option<PacketBuf>>() == size_of::<usize>());

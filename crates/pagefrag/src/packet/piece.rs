@@ -3,10 +3,10 @@
 use alloc::{boxed::Box, vec::Vec};
 use core::{fmt, ops::Deref};
 
-use super::storage::{self, Storage};
-use crate::{Frag, block::Reference};
+use super::storage::{self, Counted, Storage};
+use crate::{Frag, Page};
 
-/// Bytes of a packet where they lie: all or a part of a [`Frag`] or of memory from the heap, alone or shared with
+/// Bytes of a packet where they lie: all or a part of a [`Frag`], of a [`Page`] or of memory from the heap, alone or shared with
 /// other packets. What is attached to a [`PacketBuf`](crate::PacketBuf), and what it falls into at its end.
 pub struct Piece {
     pub(super) storage: Storage,
@@ -21,6 +21,8 @@ pub struct Piece {
 pub enum Origin {
     /// A fragment, for [`PollCache::give_back`](crate::PollCache::give_back).
     Frag(Frag),
+    /// A page of a pool or a fragment of one, for [`PagePool::recycle`](crate::PagePool::recycle).
+    Page(Page),
     /// Memory of the global allocator.
     Heap(Box<[u8]>),
     /// Nothing that could be had alone: another packet has the same bytes, or they are somebody else's.
@@ -55,6 +57,7 @@ impl Piece {
         let Piece { storage, start, end } = self;
         match storage.into_origin() {
             storage::Origin::Frag(frag) => Origin::Frag(frag),
+            storage::Origin::Page(page) => Origin::Page(page),
             storage::Origin::Heap(bytes) => Origin::Heap(bytes),
             storage::Origin::Other(storage) => Origin::Other(Piece { storage, start, end }),
         }
@@ -65,12 +68,18 @@ impl Piece {
         Piece { start: 0, end: storage.len(), storage }
     }
 
-    /// As [`Storage::take_reference`]; without its bytes, the piece shows none.
+    /// What counts it in its block or page, unless it is shared; it shows nothing then.
     #[inline]
-    pub(crate) fn take_reference(&mut self) -> Option<Reference> {
-        let reference = self.storage.take_reference()?;
+    pub(super) fn take_unshared(&mut self) -> Option<Counted> {
+        let counted = self.storage.take_unshared()?;
         (self.start, self.end) = (0, 0);
-        Some(reference)
+        Some(counted)
+    }
+
+    /// What counts it in its block or page, if nobody else has it; it ends otherwise.
+    #[inline]
+    pub(crate) fn into_counted(self) -> Option<Counted> {
+        self.storage.into_counted()
     }
 }
 
@@ -93,6 +102,13 @@ impl From<Frag> for Piece {
     #[inline]
     fn from(frag: Frag) -> Piece {
         Piece::whole(Storage::of_frag(frag))
+    }
+}
+
+impl From<Page> for Piece {
+    #[inline]
+    fn from(page: Page) -> Piece {
+        Piece::whole(Storage::of_page(page))
     }
 }
 

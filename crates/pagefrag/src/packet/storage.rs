@@ -1,9 +1,10 @@
 //! Memory that a packet lies in, and who keeps it alive.
 
 use alloc::{boxed::Box, sync::Arc};
-use core::{mem, mem::ManuallyDrop, ptr::NonNull, slice};
+use core::{mem, mem::ManuallyDrop, ptr, ptr::NonNull, slice};
 
-use crate::{Frag, block::Reference};
+use super::TRAILER_BYTES;
+use crate::{Frag, Page, block::Reference, pool::Part};
 
 /// Initialised bytes that stay where they are, and their owner.
 ///
@@ -13,23 +14,29 @@ pub(super) struct Storage {
     base: NonNull<u8>,
     /// Ended by `Storage::drop`, so that to drop a storage without one is a comparison wherever it happens.
     owner: ManuallyDrop<Owner>,
+    /// How many bytes are shown.
     len: usize,
+    /// How many there are: `len`, and behind them what was [cut off](Storage::cut_trailer).
+    whole: usize,
 }
 
 /// Whose the bytes are. Keeps them alive.
 enum Owner {
-    /// This storage's alone, cut from a block.
-    Block(Reference),
-    /// This storage's alone, from the global allocator, as a `Box<[u8]>` of `len` bytes.
+    /// This storage's alone, of a block or page.
+    Counted(Counted),
+    /// This storage's alone: a `Box<[u8]>` of all of them.
     Heap,
     /// Those of all storages that have this; never written unless it is the only one.
     Shared(Arc<Keeper>),
-    /// Nobody's: there are none, or they were handed on.
+    /// Nobody's: there are none.
     Nobody,
 }
 
-/// What `Arc` keeps beside its content.
-const COUNTS_BYTES: usize = 2 * size_of::<usize>();
+/// What stands for one fragment in the count of its block or page.
+pub(crate) enum Counted {
+    Block(Reference),
+    Page(Part),
+}
 
 /// What several storages share.
 enum Keeper {
@@ -39,16 +46,20 @@ enum Keeper {
     Bytes(bytes::Bytes),
 }
 
+/// What `Arc` has beside its content.
+const COUNTS_BYTES: usize = 2 * size_of::<usize>();
+
 /// What a storage was made of.
 pub(super) enum Origin {
     Frag(Frag),
+    Page(Page),
     Heap(Box<[u8]>),
     /// Not to be had alone: somebody else has it too, or it cannot be written.
     Other(Storage),
 }
 
-// SAFETY: the bytes are written only through `&mut Storage` and only if no other storage has them; what keeps them
-// alive is Send and Sync (`Reference`, `Box<[u8]>`, `Arc<Keeper>`, `Bytes`).
+// SAFETY: the bytes are written only through `&mut Storage`, and only if no other storage has them; what keeps them
+// alive is Send and Sync (`Reference`, `Part`, `Box<[u8]>`, `Arc<Keeper>`, `Bytes`).
 unsafe impl Send for Storage {}
 // SAFETY: `&Storage` gives only `&[u8]`.
 unsafe impl Sync for Storage {}
@@ -61,7 +72,13 @@ impl Storage {
     #[inline]
     pub(super) fn of_frag(frag: Frag) -> Storage {
         let (base, len, reference) = frag.into_parts();
-        Storage::new(base, Owner::Block(reference), len)
+        Storage::new(base, Owner::Counted(Counted::Block(reference)), len)
+    }
+
+    #[inline]
+    pub(super) fn of_page(page: Page) -> Storage {
+        let (base, len, part) = page.into_parts();
+        Storage::new(base, Owner::Counted(Counted::Page(part)), len)
     }
 
     pub(super) fn of_heap(bytes: Box<[u8]>) -> Storage {
@@ -78,7 +95,7 @@ impl Storage {
 
     #[inline]
     fn new(base: NonNull<u8>, owner: Owner, len: usize) -> Storage {
-        Storage { base, owner: ManuallyDrop::new(owner), len }
+        Storage { base, owner: ManuallyDrop::new(owner), len, whole: len }
     }
 
     #[inline]
@@ -106,35 +123,63 @@ impl Storage {
     #[inline]
     pub(super) fn is_exclusive(&mut self) -> bool {
         match &mut *self.owner {
-            Owner::Block(_) | Owner::Heap | Owner::Nobody => true,
-            // With the last one of the others gone, this one may write again. `get_mut` acquires what they read.
-            Owner::Shared(keeper) => matches!(Arc::get_mut(keeper), Some(Keeper::Storage(_))),
+            Owner::Shared(keeper) => is_sole(keeper),
+            Owner::Counted(_) | Owner::Heap | Owner::Nobody => true,
         }
+    }
+
+    /// Shows all bytes again, if they are this storage's alone and nobody uses what was cut off.
+    #[inline]
+    pub(super) fn restore(&mut self) {
+        if let Owner::Counted(_) | Owner::Heap = *self.owner {
+            self.len = self.whole;
+        }
+    }
+
+    /// Shows the last [`TRAILER_BYTES`] no longer, and up to 63 before, so that they begin at a cache line; they are the
+    /// caller's as long as the owner lives. None if less than `kept` would be left, or if the bytes are not this storage's
+    /// alone.
+    #[inline]
+    pub(super) fn cut_trailer(&mut self, kept: usize) -> Option<NonNull<u8>> {
+        let (Owner::Counted(_) | Owner::Heap) = *self.owner else { return None };
+        let base = self.base.as_ptr().addr();
+        let room = ((base + self.len).checked_sub(TRAILER_BYTES)? & !63).checked_sub(base)?;
+        if room < kept {
+            return None;
+        }
+        self.len = room;
+        // SAFETY: `room` is less than the bytes that there are.
+        Some(unsafe { self.base.add(room) })
+    }
+
+    /// Whether this address is within the memory, cut off or not.
+    #[inline]
+    pub(super) fn holds(&self, address: usize) -> bool {
+        address.wrapping_sub(self.base.as_ptr().addr()) < self.whole
     }
 
     /// Another storage of the same bytes. Allocates the first time.
     pub(super) fn share(&mut self) -> Storage {
-        let (base, len) = (self.base, self.len);
-        let owner = match &*self.owner {
-            Owner::Shared(keeper) => Owner::Shared(Arc::clone(keeper)),
-            Owner::Nobody => Owner::Nobody,
-            Owner::Block(_) | Owner::Heap => {
-                let alone = mem::replace(self, Storage::empty());
-                let keeper = Arc::new(Keeper::Storage(alone));
-                *self = Storage::new(base, Owner::Shared(Arc::clone(&keeper)), len);
-                Owner::Shared(keeper)
+        let Storage { base, len, whole, .. } = *self;
+        let keeper = match &*self.owner {
+            Owner::Nobody => return Storage::empty(),
+            Owner::Shared(keeper) => Arc::clone(keeper),
+            Owner::Counted(_) | Owner::Heap => {
+                let keeper = Arc::new(Keeper::Storage(mem::replace(self, Storage::empty())));
+                let owner = ManuallyDrop::new(Owner::Shared(Arc::clone(&keeper)));
+                *self = Storage { base, owner, len, whole };
+                keeper
             }
         };
-        Storage::new(base, owner, len)
+        Storage { base, owner: ManuallyDrop::new(Owner::Shared(keeper)), len, whole }
     }
 
     /// Which memory it is (two storages of one block have the same), and how much of it is pinned.
     pub(super) fn pinned(&self) -> (usize, usize) {
         match &*self.owner {
-            Owner::Block(reference) => {
-                (reference.identity(), reference.block_bytes() + Reference::NODE_BYTES)
-            }
-            Owner::Heap => (self.base.as_ptr().addr(), self.len),
+            Owner::Counted(Counted::Block(reference)) => (reference.identity(), reference.pinned_bytes()),
+            Owner::Counted(Counted::Page(part)) => (part.identity(), part.pinned_bytes()),
+            Owner::Heap => (self.base.as_ptr().addr(), self.whole),
             Owner::Nobody => (0, 0),
             Owner::Shared(keeper) => {
                 let (identity, bytes) = match &**keeper {
@@ -147,61 +192,55 @@ impl Storage {
         }
     }
 
-    /// The reference to the block, if these bytes are of one and nobody else has them; nothing is left here then. Works in place:
-    /// to move the storage would cost more than all the rest.
+    /// What counts these bytes in their block or page, unless they are shared; nothing is left here then. In place, and in
+    /// words: to take the owner out as a whole would load two words as one, just after they were written as two.
     #[inline]
-    pub(super) fn take_reference(&mut self) -> Option<Reference> {
-        if let Owner::Block(_) = *self.owner
-            && let Owner::Block(reference) = self.take_owner()
-        {
-            return Some(reference);
-        }
-        self.take_shared_reference()
+    pub(super) fn take_unshared(&mut self) -> Option<Counted> {
+        let counted = match &*self.owner {
+            // SAFETY: the owner is overwritten below without being dropped.
+            Owner::Counted(Counted::Block(reference)) => Counted::Block(unsafe { ptr::read(reference) }),
+            // SAFETY: as above.
+            Owner::Counted(Counted::Page(part)) => Counted::Page(unsafe { ptr::read(part) }),
+            Owner::Heap | Owner::Shared(_) | Owner::Nobody => return None,
+        };
+        self.owner = ManuallyDrop::new(Owner::Nobody);
+        (self.base, self.len, self.whole) = (NonNull::dangling(), 0, 0);
+        Some(counted)
+    }
+
+    /// What counts these bytes in their block or page, if nobody else has them. The storage ends.
+    #[inline]
+    pub(super) fn into_counted(mut self) -> Option<Counted> {
+        self.take_unshared().or_else(|| self.take_shared())
     }
 
     /// From the last of those that shared it. For any other one the share ends.
     #[cold]
-    fn take_shared_reference(&mut self) -> Option<Reference> {
+    fn take_shared(&mut self) -> Option<Counted> {
         let Owner::Shared(_) = *self.owner else { return None };
-        match self.take_owner() {
-            Owner::Shared(keeper) => match Arc::into_inner(keeper)? {
-                Keeper::Storage(mut storage) => storage.take_reference(),
-                #[cfg(feature = "bytes")]
-                Keeper::Bytes(_) => None,
-            },
-            _ => None,
+        let Owner::Shared(keeper) = self.take_owner() else { return None };
+        match Arc::into_inner(keeper)? {
+            Keeper::Storage(storage) => storage.into_counted(),
+            #[cfg(feature = "bytes")]
+            Keeper::Bytes(_) => None,
         }
-    }
-
-    /// Nothing is left here then.
-    #[inline(never)]
-    fn end(&mut self) {
-        let (base, len) = (self.base, self.len);
-        match self.take_owner() {
-            // SAFETY: the owner is taken, so that nobody makes another box of them.
-            Owner::Heap => drop(unsafe { boxed(base, len) }),
-            owner => drop(owner),
-        }
-    }
-
-    /// Without its owner a storage has no bytes. Those of `Heap` are lost if the caller does not free them.
-    #[inline]
-    fn take_owner(&mut self) -> Owner {
-        (self.base, self.len) = (NonNull::dangling(), 0);
-        mem::replace(&mut *self.owner, Owner::Nobody)
     }
 
     pub(super) fn into_origin(mut self) -> Origin {
-        let (base, len) = (self.base, self.len);
+        let Storage { base, len, whole, .. } = self;
         match self.take_owner() {
-            Owner::Block(reference) => {
+            Owner::Counted(Counted::Block(reference)) => {
                 // SAFETY: `of_frag` got these bytes and their reference from a fragment; nobody else has them, and they are given
                 // up here.
-                Origin::Frag(unsafe { Frag::new(base, len, reference) })
+                Origin::Frag(unsafe { Frag::new(base, whole, reference) })
+            }
+            Owner::Counted(Counted::Page(part)) => {
+                // SAFETY: as above (`of_page`).
+                Origin::Page(unsafe { Page::new(base, whole, part) })
             }
             Owner::Heap => {
                 // SAFETY: the owner is taken, so that nobody makes another box of them.
-                Origin::Heap(unsafe { boxed(base, len) })
+                Origin::Heap(unsafe { boxed(base, whole) })
             }
             Owner::Nobody => Origin::Other(self),
             Owner::Shared(keeper) => {
@@ -211,7 +250,7 @@ impl Storage {
                     Ok(bytes @ Keeper::Bytes(_)) => Arc::new(bytes),
                     Err(keeper) => keeper,
                 };
-                Origin::Other(Storage::new(base, Owner::Shared(keeper), len))
+                Origin::Other(Storage { base, owner: ManuallyDrop::new(Owner::Shared(keeper)), len, whole })
             }
         }
     }
@@ -227,6 +266,23 @@ impl Storage {
             _ => None,
         }
     }
+
+    #[inline(never)]
+    fn end(&mut self) {
+        let Storage { base, whole, .. } = *self;
+        match self.take_owner() {
+            // SAFETY: the owner is taken, so that nobody makes another box of them.
+            Owner::Heap => drop(unsafe { boxed(base, whole) }),
+            owner => drop(owner),
+        }
+    }
+
+    /// Without its owner a storage has no bytes. Those of `Heap` are lost if the caller does not free them.
+    #[inline]
+    fn take_owner(&mut self) -> Owner {
+        (self.base, self.len, self.whole) = (NonNull::dangling(), 0, 0);
+        mem::replace(&mut *self.owner, Owner::Nobody)
+    }
 }
 
 impl Drop for Storage {
@@ -236,6 +292,12 @@ impl Drop for Storage {
             self.end();
         }
     }
+}
+
+/// Whether no other storage is left, and these bytes may be written. `get_mut` acquires what the others read.
+#[cold]
+fn is_sole(keeper: &mut Arc<Keeper>) -> bool {
+    matches!(Arc::get_mut(keeper), Some(Keeper::Storage(_)))
 }
 
 /// # Safety

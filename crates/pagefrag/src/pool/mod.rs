@@ -24,14 +24,16 @@ use core::fmt;
 use cache::{Cache, REFILL_PAGES};
 use hand::Hand;
 use home::{Home, distance};
-use node::{Part, Whole};
+use node::Whole;
+
+pub(crate) use node::Part;
 
 pub use closing::Closing;
 pub use config::PoolConfig;
 pub use page::Page;
 pub use stats::PoolStats;
 
-use crate::{Align, AllocError, block::Refusal};
+use crate::{Align, AllocError, PacketBuf, Piece, block::Refusal, packet::Counted};
 
 /// Pages for one thread, made and used by it. It may be moved to another thread, not shared:
 ///
@@ -95,7 +97,33 @@ impl PagePool {
     /// it, or where fragments are still being cut from it. A page of another pool goes there.
     #[inline]
     pub fn recycle(&mut self, page: Page) {
-        let part = page.into_part();
+        self.recycle_part(page.into_part());
+    }
+
+    /// Ends a packet: as [`recycle`](PagePool::recycle) for every page that it has alone; the rest is dropped.
+    #[inline]
+    pub fn recycle_packet(&mut self, packet: PacketBuf) {
+        packet.end(|counted| self.recycle_counted(counted));
+    }
+
+    /// Ends a piece of a packet: as [`recycle`](PagePool::recycle) if it is a page; any other is dropped.
+    #[inline]
+    pub fn recycle_piece(&mut self, piece: Piece) {
+        if let Some(counted) = piece.into_counted() {
+            self.recycle_counted(counted);
+        }
+    }
+
+    #[inline]
+    fn recycle_counted(&mut self, counted: Counted) {
+        match counted {
+            Counted::Page(part) => self.recycle_part(part),
+            Counted::Block(reference) => drop(reference),
+        }
+    }
+
+    #[inline]
+    fn recycle_part(&mut self, part: Part) {
         if !part.is_kept_by(&self.home) {
             return self.send_home(part);
         }

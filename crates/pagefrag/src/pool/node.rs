@@ -131,6 +131,16 @@ impl Drop for Whole {
 }
 
 impl Part {
+    /// The same for two parts of one page, and only for those while they are there.
+    pub(crate) fn identity(&self) -> usize {
+        self.0.as_ptr().addr()
+    }
+
+    /// The page, and what keeps account of it.
+    pub(crate) fn pinned_bytes(&self) -> usize {
+        self.page_bytes() + size_of::<Node>()
+    }
+
     #[inline]
     pub(crate) fn page_bytes(&self) -> usize {
         // SAFETY: this part keeps the node alive, and `bytes` is never written again.

@@ -55,6 +55,11 @@ impl Page {
     pub(crate) fn into_part(self) -> Part {
         self.part
     }
+
+    #[inline]
+    pub(crate) fn into_parts(self) -> (NonNull<u8>, usize, Part) {
+        (self.data, self.len, self.part)
+    }
 }
 
 impl Deref for Page {

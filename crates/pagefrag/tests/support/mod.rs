@@ -25,6 +25,8 @@ struct State {
     calls: u64,
     /// The call that is refused, whatever it asks for.
     refused_call: Option<u64>,
+    /// What is given now is a makeshift.
+    gives_makeshift: bool,
 }
 
 impl Watched {
@@ -44,6 +46,11 @@ impl Watched {
     /// Refuses one call, counted from 0 from the beginning.
     pub fn refuse_call(&self, call: u64) {
         self.state().refused_call = Some(call);
+    }
+
+    /// From now on blocks are a makeshift, or not.
+    pub fn give_makeshift(&self, is_makeshift: bool) {
+        self.state().gives_makeshift = is_makeshift;
     }
 
     pub fn calls(&self) -> u64 {
@@ -84,6 +91,10 @@ unsafe impl Memory for Watched {
         assert_eq!(data.as_ptr().addr() % layout.align(), 0);
         state.blocks.insert(data.as_ptr().addr(), layout.size());
         Some(data)
+    }
+
+    fn is_makeshift(&self, _data: NonNull<u8>) -> bool {
+        self.state().gives_makeshift
     }
 
     unsafe fn free(&self, data: NonNull<u8>, layout: Layout) {
