@@ -23,8 +23,7 @@ pub(crate) struct Block {
     count: AtomicUsize,
     data: NonNull<u8>,
     bytes: usize,
-    /// None only while the block is a spare: the source has it then, and not the other way round.
-    source: Option<Arc<Source>>,
+    source: Arc<Source>,
 }
 
 /// Why there is no block.
@@ -69,7 +68,7 @@ impl Drop for Reference {
     }
 }
 
-/// The references to one block that a cache has in hand, taken in bulk. Never none.
+/// References to one block in one hand: those that a cache took in bulk, or that are about to end together. Never none.
 pub(crate) struct Bulk {
     block: NonNull<Block>,
     /// How many of the block's count are here.
@@ -80,27 +79,27 @@ pub(crate) struct Bulk {
 unsafe impl Send for Bulk {}
 
 impl Bulk {
-    /// A block with all its references: one for every byte, and one that never leaves, so that fragments of one byte
-    /// cannot exhaust them; and whether its bytes are zeros. `returned_bytes`: what will be freed in exchange.
-    pub(crate) fn obtain(
-        source: &Arc<Source>,
-        bytes: usize,
-        returned_bytes: usize,
-    ) -> Result<(Bulk, bool), Refusal> {
+    /// A new block with all its references: one for every byte, and one that never leaves, so that fragments of one byte
+    /// cannot exhaust them. `returned_bytes`: what will be freed in exchange.
+    pub(crate) fn obtain(source: &Arc<Source>, bytes: usize, returned_bytes: usize) -> Result<Bulk, Refusal> {
         if !source.charge(bytes, returned_bytes) {
             return Err(Refusal::Limit);
         }
-        let spare = if bytes == LARGE_BLOCK_BYTES { source.spares().take() } else { None };
-        let found = match spare {
-            // SAFETY: a spare is a whole block that nobody refers to, and was taken out of the list.
-            Some(spare) => Some((unsafe { Block::revive(spare, source) }, false)),
-            None => Block::build(source, bytes).map(|block| (block, true)),
-        };
-        let Some((block, zeroed)) = found else {
-            source.discharge(bytes);
-            return Err(Refusal::Memory);
-        };
-        Ok((Bulk { block, bias: bytes + 1 }, zeroed))
+        match Block::build(source, bytes) {
+            Some(block) => Ok(Bulk { block, bias: bytes + 1 }),
+            None => {
+                source.discharge(bytes);
+                Err(Refusal::Memory)
+            }
+        }
+    }
+
+    /// One reference, to which others of its block can be put.
+    #[inline]
+    pub(crate) fn of(reference: Reference) -> Bulk {
+        let block = reference.0;
+        core::mem::forget(reference);
+        Bulk { block, bias: 1 }
     }
 
     /// Gives one reference out. Touches nothing that is shared.
@@ -181,7 +180,7 @@ impl Block {
             unsafe { alloc::alloc::dealloc(node.as_ptr().cast(), Block::NODE) };
             return None;
         };
-        let block = Block { count: AtomicUsize::new(bytes + 1), data, bytes, source: Some(Arc::clone(source)) };
+        let block = Block { count: AtomicUsize::new(bytes + 1), data, bytes, source: Arc::clone(source) };
         // SAFETY: the node is valid for writes, aligned, and nobody else knows it.
         unsafe { node.write(block) };
         Some(node)
@@ -216,48 +215,14 @@ impl Block {
         let count = unsafe { &(*block.as_ptr()).count };
         // Acquire, from all who gave references up. A load and not a fence, so that thread sanitizers see it.
         count.load(Ordering::Acquire);
-        // SAFETY: with the count at zero this is the only reference to the field.
-        let source = unsafe { &mut (*block.as_ptr()).source }.take();
-        // SAFETY: nobody has freed the node, and `bytes` is never written.
-        let bytes = unsafe { (*block.as_ptr()).bytes };
-        let Some(source) = source else { return };
-        // Discharged before it can be taken again, which charges it.
-        source.discharge(bytes);
-        // SAFETY: nobody has freed the node, and `data` is never written.
-        let data = unsafe { (*block.as_ptr()).data };
-        let lasting = bytes == LARGE_BLOCK_BYTES && !source.memory().is_makeshift(data);
-        if !(lasting && source.spares().put(block)) {
-            // SAFETY: nobody has a reference, and the list has not taken it.
-            unsafe { Block::release(block, source.memory()) };
-        }
-    }
-
-    /// Gives node and data back to where they came from.
-    ///
-    /// # Safety
-    ///
-    /// The memory is that of the block's source; only this thread knows the block, and its field `source` is none.
-    pub(crate) unsafe fn release(block: NonNull<Block>, memory: &dyn crate::Memory) {
         // SAFETY: the node is valid, and freed below, so that its content is not used twice.
-        let Block { data, bytes, .. } = unsafe { block.read() };
+        let Block { data, bytes, source, .. } = unsafe { block.read() };
         // SAFETY: it came from this allocator with this layout (`build`).
         unsafe { alloc::alloc::dealloc(block.as_ptr().cast(), Block::NODE) };
         if let Some(layout) = Block::layout(bytes) {
             // SAFETY: `build` got it from this memory with this layout, and nobody holds a part of it.
-            unsafe { memory.free(data, layout) };
+            unsafe { source.memory().free(data, layout) };
         }
-    }
-
-    /// A spare with all its references again.
-    ///
-    /// # Safety
-    ///
-    /// Only this thread knows the block.
-    unsafe fn revive(block: NonNull<Block>, source: &Arc<Source>) -> NonNull<Block> {
-        // SAFETY: the node is alive, and this is the only reference to it.
-        let node = unsafe { &mut *block.as_ptr() };
-        node.count = AtomicUsize::new(node.bytes + 1);
-        node.source = Some(Arc::clone(source));
-        block
+        source.discharge(bytes);
     }
 }

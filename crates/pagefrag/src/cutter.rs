@@ -1,6 +1,6 @@
 //! What both caches do: fragments are cut from a block from its end to its start.
 
-use alloc::sync::Arc;
+use alloc::{collections::VecDeque, sync::Arc};
 use core::ptr::NonNull;
 
 use crate::{
@@ -8,16 +8,27 @@ use crate::{
     block::{Bulk, Reference, Refusal},
 };
 
+/// How many of the blocks that wait a refill looks at, the oldest first. Each look may fetch a line that another CPU wrote.
+const LOOKS: usize = 4;
+
 /// The core. Guarded by whoever has it: every call that changes something needs `&mut`.
 pub(crate) struct Cutter {
     source: Arc<Source>,
     hand: Option<InHand>,
+    /// Large blocks that are cut to their end and have holders, the oldest first.
+    waiting: VecDeque<Bulk>,
+    most_waiting: usize,
     stats: Stats,
 }
 
 impl Cutter {
     pub(crate) fn new(source: Arc<Source>) -> Cutter {
-        Cutter { source, hand: None, stats: Stats::default() }
+        Cutter { source, hand: None, waiting: VecDeque::new(), most_waiting: 0, stats: Stats::default() }
+    }
+
+    pub(crate) fn set_most_waiting(&mut self, blocks: usize) {
+        self.waiting.truncate(blocks);
+        self.most_waiting = blocks;
     }
 
     /// In one piece for both outcomes: a fragment that comes out of a function, or that two branches make, is put together in
@@ -43,12 +54,26 @@ impl Cutter {
             Some(hand) => hand.bulk.put_back(reference),
             None => Some(reference),
         };
-        drop(foreign);
+        if let Some(reference) = foreign {
+            self.give_back_waiting(reference);
+        }
+    }
+
+    /// To a block that waits, else to nobody.
+    #[inline]
+    fn give_back_waiting(&mut self, mut reference: Reference) {
+        for bulk in &mut self.waiting {
+            match bulk.put_back(reference) {
+                Some(other) => reference = other,
+                None => return,
+            }
+        }
     }
 
     pub(crate) fn stats(&self) -> Stats {
         let in_hand_bytes = self.hand.as_ref().map_or(0, |hand| hand.bulk.bytes());
-        Stats { pinned_bytes: self.source.alive_bytes(), in_hand_bytes, ..self.stats }
+        let waiting_bytes = self.waiting.iter().map(Bulk::bytes).sum();
+        Stats { pinned_bytes: self.source.alive_bytes(), in_hand_bytes, waiting_bytes, ..self.stats }
     }
 
     #[cold]
@@ -67,22 +92,47 @@ impl Cutter {
         })
     }
 
-    /// Gets a whole block of at least `bytes` in hand: the same one if nobody else holds it, else a new one. On failure
-    /// the block in hand stays there, with what is left of it.
+    /// Gets a whole block of at least `bytes` in hand: the same one if nobody else holds it, else one that has waited, else a
+    /// new one. On failure the block in hand stays there, with what is left of it.
     fn refill(&mut self, bytes: usize) -> Result<(), Refusal> {
         if let Some(hand) = &mut self.hand
             && hand.renew()
         {
             return self.reuse(bytes);
         }
-        let new = self.obtain_large(0).or_else(|refusal| match bytes {
-            ..=SMALL_BLOCK_BYTES => self.obtain_small(),
-            _ => Err(refusal),
-        })?;
-        if self.hand.replace(new).is_some() {
-            self.stats.left_to_holders += 1;
+        if let Some(waited) = self.waited(LOOKS) {
+            self.exchange(waited);
+            return Ok(());
         }
+        let new = self.obtain_large(0).or_else(|refusal| self.waited(usize::MAX).ok_or(refusal)).or_else(
+            |refusal| match bytes {
+                ..=SMALL_BLOCK_BYTES => self.obtain_small(),
+                _ => Err(refusal),
+            },
+        )?;
+        self.exchange(new);
         Ok(())
+    }
+
+    /// A block that has waited and is whole again: the first one of the `looks` oldest.
+    fn waited(&mut self, looks: usize) -> Option<InHand> {
+        let place = self.waiting.iter_mut().take(looks).position(Bulk::renew)?;
+        self.stats.reuses_after_waiting += 1;
+        self.waiting.remove(place).map(InHand::used)
+    }
+
+    /// Takes a whole block in hand. The one before, which has holders, waits; without a place it is left to them.
+    fn exchange(&mut self, new: InHand) {
+        let Some(before) = self.hand.replace(new) else { return };
+        let may_wait = self.most_waiting > 0 && before.bulk.bytes() == LARGE_BLOCK_BYTES;
+        if may_wait && self.waiting.len() < self.most_waiting && self.waiting.try_reserve(1).is_ok() {
+            return self.waiting.push_back(before.bulk);
+        }
+        self.stats.left_to_holders += 1;
+        // The oldest one has waited long enough.
+        if may_wait && self.waiting.pop_front().is_some() {
+            self.waiting.push_back(before.bulk);
+        }
     }
 
     /// The block in hand is whole. A small one is a makeshift: it is kept only while there is no large one.
@@ -103,15 +153,15 @@ impl Cutter {
     }
 
     fn obtain_large(&mut self, returned_bytes: usize) -> Result<InHand, Refusal> {
-        let (bulk, zeroed) = Bulk::obtain(&self.source, LARGE_BLOCK_BYTES, returned_bytes)?;
+        let bulk = Bulk::obtain(&self.source, LARGE_BLOCK_BYTES, returned_bytes)?;
         self.stats.large_refills += 1;
-        Ok(InHand::new(bulk, zeroed))
+        Ok(InHand::new(bulk))
     }
 
     fn obtain_small(&mut self) -> Result<InHand, Refusal> {
-        let (bulk, zeroed) = Bulk::obtain(&self.source, SMALL_BLOCK_BYTES, 0)?;
+        let bulk = Bulk::obtain(&self.source, SMALL_BLOCK_BYTES, 0)?;
         self.stats.small_refills += 1;
-        Ok(InHand::new(bulk, zeroed))
+        Ok(InHand::new(bulk))
     }
 }
 
@@ -126,7 +176,7 @@ struct InHand {
     data: NonNull<u8>,
     /// The bytes before it are free, those from it on were cut.
     offset: usize,
-    /// Nothing was cut from it before its last refill: its bytes are zeros.
+    /// Nothing was cut from it before its last refill.
     fresh: bool,
 }
 
@@ -134,8 +184,8 @@ struct InHand {
 unsafe impl Send for InHand {}
 
 impl InHand {
-    fn new(bulk: Bulk, zeroed: bool) -> InHand {
-        InHand { data: bulk.data(), offset: bulk.bytes(), bulk, fresh: zeroed }
+    fn new(bulk: Bulk) -> InHand {
+        InHand { data: bulk.data(), offset: bulk.bytes(), bulk, fresh: true }
     }
 
     #[inline]
@@ -146,6 +196,11 @@ impl InHand {
     #[inline]
     fn start(&self, bytes: usize, align: Align) -> Option<usize> {
         Some(align.at_or_before(self.offset.checked_sub(bytes.max(1))?))
+    }
+
+    /// Of a block that has been cut before, and that nobody else holds any more.
+    fn used(bulk: Bulk) -> InHand {
+        InHand { fresh: false, ..InHand::new(bulk) }
     }
 
     /// None if less is left than that. An empty fragment takes a byte too, as it takes a reference.

@@ -7,7 +7,7 @@ use core::{
     slice,
 };
 
-use crate::block::Reference;
+use crate::block::{Bulk, Reference};
 
 /// Bytes of a block that nobody else has. Keeps the whole block alive, may outlive its cache, and may be sent to and
 /// dropped by any thread: that is one atomic subtraction. The owner of a [`PollCache`](crate::PollCache) saves it with
@@ -96,6 +96,31 @@ impl fmt::Debug for Frag {
             .field("len", &self.len)
             .field("block_bytes", &self.block_bytes())
             .finish_non_exhaustive()
+    }
+}
+
+/// Drops fragments with one atomic operation for each run of them that lie in one block, and not one for each. What a cache
+/// cut one after the other lies in few blocks, so that a thread that ends what another one has taken should do it so.
+///
+/// ```
+/// let mut cache = pagefrag::PollCache::new();
+/// let frags: Vec<_> = (0..64).map(|_| cache.alloc(256, pagefrag::Align::BYTE)).collect::<Result<_, _>>()?;
+/// std::thread::spawn(move || pagefrag::drop_all(frags)).join().unwrap();
+/// # Ok::<(), pagefrag::AllocError>(())
+/// ```
+#[inline]
+pub fn drop_all(frags: impl IntoIterator<Item = Frag>) {
+    let mut run: Option<Bulk> = None;
+    for frag in frags {
+        let reference = frag.into_reference();
+        let other = match &mut run {
+            Some(run) => run.put_back(reference),
+            None => Some(reference),
+        };
+        if let Some(reference) = other {
+            // The run before ends here.
+            run = Some(Bulk::of(reference));
+        }
     }
 }
 

@@ -10,7 +10,9 @@ use std::sync::{Arc, atomic::AtomicUsize as Tally, atomic::Ordering::Relaxed};
 
 use loom::{cell::UnsafeCell, thread};
 
-use crate::{Align, Frag, Heap, LARGE_BLOCK_BYTES, Memory, PollCache, SharedCache, Source, SpinLock};
+use crate::{
+    Align, Frag, Heap, LARGE_BLOCK_BYTES, Memory, PollCache, SharedCache, Source, SpinLock, drop_all,
+};
 
 const HALF: usize = LARGE_BLOCK_BYTES / 2;
 
@@ -129,35 +131,23 @@ fn giving_back_and_dropping_elsewhere_agree_on_the_count() {
 }
 
 #[test]
-fn a_spare_is_taken_by_one_and_after_its_last_holder() {
+fn fragments_that_are_dropped_together_end_after_all_was_done_with_them() {
     loom::model(|| {
         let seen = Seen::default();
-        let source = Source::new(seen.clone()).with_spare_blocks(1).share();
-        let mut cache = PollCache::with_source(Arc::clone(&source));
-        let mut other = PollCache::with_source(Arc::clone(&source));
-        let first = cache.alloc(LARGE_BLOCK_BYTES, Align::BYTE).unwrap();
-        drop(cache);
-        let data = first.as_ptr().addr();
+        let (mut cache, first, second) = halves(&seen);
         let thread = {
             let seen = seen.clone();
             thread::spawn(move || {
                 seen.touch_all();
-                drop(first);
-                let again = other.alloc(LARGE_BLOCK_BYTES, Align::BYTE).unwrap();
-                if again.as_ptr().addr() == data {
-                    seen.touch_all();
-                }
-                (other, again)
+                drop_all([first, second]);
             })
         };
-        let mut mine = PollCache::with_source(source);
-        let own = mine.alloc(LARGE_BLOCK_BYTES, Align::BYTE).unwrap();
-        if own.as_ptr().addr() == data {
+        let next = cache.alloc(HALF, Align::BYTE).unwrap();
+        if cache.stats().reuses == 1 {
             seen.touch_all();
         }
-        let (other, again) = thread.join().unwrap();
-        assert_ne!(own.as_ptr(), again.as_ptr());
-        drop((mine, own, other, again));
+        drop((cache, next));
+        thread.join().unwrap();
         seen.assert_all_freed();
     });
 }

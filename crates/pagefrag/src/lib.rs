@@ -22,10 +22,10 @@
 //!   [give it back](PollCache::give_back) instead, which raises the bias, without an atomic operation.
 //! - **At the end of a block**, the count tells whether fragments are left. If it equals the bias, there are none, and the
 //!   block is begun again in place. Otherwise the bias is subtracted in one operation, the block is left to its
-//!   holders, and the last of them frees it.
+//!   holders, and the last of them frees it; or the block [waits](PollCache::with_waiting_blocks) for its holders and is
+//!   begun again later.
 //! - **A refill** asks for [`LARGE_BLOCK_BYTES`], then for [`SMALL_BLOCK_BYTES`], then fails; the cache keeps what it has.
-//!   A small block is exchanged for a large one as soon as there is one. Where more fragments are in use than a block has,
-//!   each refill is a call to the memory, unless the source keeps [spare blocks](Source::with_spare_blocks). What is larger than the block that can be had is
+//!   A small block is exchanged for a large one as soon as there is one. What is larger than the block that can be had is
 //!   refused, never cut short.
 //!
 //! # Which cache
@@ -38,6 +38,10 @@
 //! | to end it: given back, dropped | 0, 1 | –, 1 |
 //! | at the end of a block that is reused | a load | a load |
 //! | at the end of a block that others hold | 1, and two allocations | the same, inside the guard |
+//! | to take many at once | 0 | [those of the guard, once](SharedCache::alloc_many) |
+//!
+//! Many fragments that end together, as those of one poll do, are [dropped together](drop_all): one atomic operation for
+//! each block instead of each fragment.
 //!
 //! Neither is for buffers that are held long: **one byte pins its whole block**, which [`Frag::block_bytes`] and
 //! [`Source::alive_bytes`] tell and [`Source::with_limit_bytes`] bounds. What is stored should be copied out, and what is
@@ -92,7 +96,8 @@
 //! # Map
 //!
 //! `cutter` is the algorithm, over `block` (memory and its count) and `frag` (what is handed out); `poll` and `shared`
-//! are the two caches around it, `guard` what keeps threads apart, `source` where memory comes from.
+//! are the two caches around it, `guard` what keeps threads apart, `source` where memory comes from. [`foreign`] has buffers of
+//! other allocators, for comparisons.
 //!
 //! The scheme is that of mm/page_frag_cache.c (Linux 6.18).
 
@@ -107,6 +112,7 @@ mod align;
 mod block;
 mod cutter;
 mod error;
+pub mod foreign;
 mod frag;
 mod guard;
 mod packet;
@@ -114,7 +120,6 @@ mod poll;
 mod pool;
 mod shared;
 mod source;
-mod spares;
 mod stats;
 mod sync;
 
@@ -123,7 +128,7 @@ mod interleavings;
 
 pub use align::Align;
 pub use error::AllocError;
-pub use frag::Frag;
+pub use frag::{Frag, drop_all};
 #[cfg(feature = "std")]
 pub use guard::Mutex;
 pub use guard::{Guard, SpinLock};

@@ -28,6 +28,17 @@ impl PollCache {
         PollCache { cutter: Cutter::new(source) }
     }
 
+    /// Lets so many large blocks wait for the holders of their fragments, instead of leaving them to these at once. A refill
+    /// takes one of them that is whole again, which costs a load; a new block costs two allocations and 32 KiB of zeros.
+    ///
+    /// For who has more than one block's fragments alive at a time and ends them soon, as a poll does of 64 buffers of 2048
+    /// bytes: as many blocks as these take. They are kept until they are used, so that at most so much more memory is pinned.
+    /// Without this none waits, as in the kernel, whose page allocator keeps free pages for each CPU.
+    pub fn with_waiting_blocks(mut self, blocks: usize) -> PollCache {
+        self.cutter.set_most_waiting(blocks);
+        self
+    }
+
     /// A fragment of so many bytes, which hold anything.
     #[inline]
     pub fn alloc(&mut self, bytes: usize, align: Align) -> Result<Frag, AllocError> {
@@ -44,7 +55,7 @@ impl PollCache {
         Ok(frag)
     }
 
-    /// Ends a fragment. One of the block in hand costs no atomic operation; any other is dropped as usual. Its bytes are
+    /// Ends a fragment. One of the block in hand, or of one that waits, costs no atomic operation; any other is dropped as usual. Its bytes are
     /// cut again when the whole block is, not before.
     #[inline]
     pub fn give_back(&mut self, frag: Frag) {

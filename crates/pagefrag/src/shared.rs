@@ -1,6 +1,6 @@
 //! The cache for any context.
 
-use alloc::sync::Arc;
+use alloc::{sync::Arc, vec::Vec};
 
 use crate::{
     Align, AllocError, Frag, Guard, Source, Stats, cutter::Cutter, guard::SpinLock, sync::UnsafeCell,
@@ -29,6 +29,12 @@ impl<G: Guard> SharedCache<G> {
         SharedCache { guard: G::default(), cutter: UnsafeCell::new(Cutter::new(source)) }
     }
 
+    /// As [`PollCache::with_waiting_blocks`](crate::PollCache::with_waiting_blocks).
+    pub fn with_waiting_blocks(self, blocks: usize) -> SharedCache<G> {
+        self.with(|cutter| cutter.set_most_waiting(blocks));
+        self
+    }
+
     /// A fragment of so many bytes, which hold anything.
     #[inline]
     pub fn alloc(&self, bytes: usize, align: Align) -> Result<Frag, AllocError> {
@@ -44,6 +50,32 @@ impl<G: Guard> SharedCache<G> {
             frag.fill(0);
         }
         Ok(frag)
+    }
+
+    /// Puts `count` fragments of so many bytes each into `frags`, and enters the guard once for all of them. Fewer than that
+    /// where memory ends on the way.
+    ///
+    /// # Errors
+    /// Where there is not even one.
+    pub fn alloc_many(
+        &self,
+        count: usize,
+        bytes: usize,
+        align: Align,
+        frags: &mut Vec<Frag>,
+    ) -> Result<usize, AllocError> {
+        // Not inside, where others would wait for it.
+        frags.reserve(count);
+        self.with(|cutter| {
+            for done in 0..count {
+                match cutter.alloc(bytes, align) {
+                    Ok(frag) => frags.push(frag),
+                    Err(error) if done == 0 => return Err(error),
+                    Err(_) => return Ok(done),
+                }
+            }
+            Ok(count)
+        })
     }
 
     /// What this cache has done so far.

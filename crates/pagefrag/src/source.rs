@@ -3,8 +3,6 @@
 use alloc::{boxed::Box, sync::Arc};
 use core::{alloc::Layout, fmt, ptr::NonNull, sync::atomic::AtomicUsize, sync::atomic::Ordering};
 
-use crate::{LARGE_BLOCK_BYTES, spares::Spares};
-
 /// Memory for blocks: the heap, huge pages, a region that a device knows, or a double in a test.
 ///
 /// A cache asks for [`LARGE_BLOCK_BYTES`](crate::LARGE_BLOCK_BYTES) or [`SMALL_BLOCK_BYTES`](crate::SMALL_BLOCK_BYTES), a
@@ -69,38 +67,20 @@ pub struct Source {
     memory: Box<dyn Memory>,
     limit_bytes: usize,
     alive_bytes: AtomicUsize,
-    spares: Spares,
 }
 
 impl Source {
     /// Blocks from this memory, as many as it gives.
     pub fn new(memory: impl Memory + 'static) -> Source {
-        Source { memory: Box::new(memory), limit_bytes: usize::MAX, alive_bytes: AtomicUsize::new(0), spares: Spares::none() }
+        Source { memory: Box::new(memory), limit_bytes: usize::MAX, alive_bytes: AtomicUsize::new(0) }
     }
 
     /// Blocks of at most so many bytes in all. Where less than a large block is left of it, small ones are taken.
     ///
     /// While a cache exchanges an empty small block for a large one, both are alive for a moment, and the sum may exceed
     /// the limit by the small one.
-    #[must_use]
-    pub fn with_limit_bytes(mut self, limit_bytes: usize) -> Source {
-        self.limit_bytes = limit_bytes;
-        self
-    }
-
-    /// Keeps up to so many large blocks that have ended, for the next refill. Such a block is not zeroed again and not asked for
-    /// anywhere: for a poll loop that has more packets in hand than a block holds, this is the price of a refill (the kernel
-    /// has lists of free pages for each CPU, mm/page_alloc.c). They count neither as alive nor towards the limit.
-    #[must_use]
-    pub fn with_spare_blocks(mut self, blocks: usize) -> Source {
-        self.spares.release(&*self.memory);
-        self.spares = Spares::room_for(blocks);
-        self
-    }
-
-    /// The bytes of ended blocks that are kept for the next refill.
-    pub fn spare_bytes(&self) -> usize {
-        self.spares.len() * LARGE_BLOCK_BYTES
+    pub fn with_limit_bytes(self, limit_bytes: usize) -> Source {
+        Source { limit_bytes, ..self }
     }
 
     /// The most that blocks may have in all; `usize::MAX` without a limit.
@@ -116,10 +96,6 @@ impl Source {
     /// For a cache of its own: [`PollCache::with_source`](crate::PollCache::with_source) takes it so.
     pub fn share(self) -> Arc<Source> {
         Arc::new(self)
-    }
-
-    pub(crate) fn spares(&self) -> &Spares {
-        &self.spares
     }
 
     pub(crate) fn memory(&self) -> &dyn Memory {
@@ -139,12 +115,6 @@ impl Source {
     }
 }
 
-impl Drop for Source {
-    fn drop(&mut self) {
-        self.spares.release(&*self.memory);
-    }
-}
-
 impl Default for Source {
     fn default() -> Source {
         Source::new(Heap)
@@ -156,7 +126,6 @@ impl fmt::Debug for Source {
         f.debug_struct("Source")
             .field("limit_bytes", &self.limit_bytes)
             .field("alive_bytes", &self.alive_bytes())
-            .field("spare_bytes", &self.spare_bytes())
             .finish_non_exhaustive()
     }
 }

@@ -61,7 +61,8 @@ enum Cache {
 impl Cache {
     fn new(index: usize, source: &Arc<Source>) -> Cache {
         match index {
-            2 => Cache::Shared(SharedCache::with_source(Arc::clone(source))),
+            2 => Cache::Shared(SharedCache::with_source(Arc::clone(source)).with_waiting_blocks(1)),
+            1 => Cache::Poll(PollCache::with_source(Arc::clone(source)).with_waiting_blocks(3)),
             _ => Cache::Poll(PollCache::with_source(Arc::clone(source))),
         }
     }
@@ -190,9 +191,13 @@ impl World {
             .collect();
         held.sort_unstable();
         held.dedup();
-        let in_hand = self.caches.iter().filter(|cache| cache.stats().in_hand_bytes > 0).count();
+        let kept = |cache: &Cache| {
+            let stats = cache.stats();
+            usize::from(stats.in_hand_bytes > 0) + stats.waiting_bytes / LARGE_BLOCK_BYTES
+        };
+        let kept: usize = self.caches.iter().map(kept).sum();
         let blocks = self.memory.blocks();
-        assert!(held.len() <= blocks && blocks <= held.len() + in_hand, "a block is alive that nobody holds");
+        assert!(held.len() <= blocks && blocks <= held.len() + kept, "a block is alive that nobody holds");
         assert_eq!(self.source.alive_bytes(), self.memory.alive_bytes());
         assert!(self.source.alive_bytes() <= self.source.limit_bytes());
     }
@@ -207,8 +212,8 @@ impl World {
         } else {
             live.iter().for_each(Live::assert_unharmed);
             drop(live);
-            let in_hand: usize = caches.iter().map(|cache| cache.stats().in_hand_bytes).sum();
-            assert_eq!(source.alive_bytes(), in_hand);
+            let kept = |stats: Stats| stats.in_hand_bytes + stats.waiting_bytes;
+            assert_eq!(source.alive_bytes(), caches.iter().map(|cache| kept(cache.stats())).sum::<usize>());
             drop(caches);
         }
         assert_eq!((source.alive_bytes(), memory.blocks()), (0, 0));

@@ -10,6 +10,7 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand};
 
 use self::datapath::DatapathArgs;
+use crate::alloc::Threads;
 use crate::cell::{NO_QDISC, parse_flows};
 use crate::scenario::TIME_S;
 
@@ -32,7 +33,9 @@ pub(crate) enum Command {
     /// The device under test in user space: receive, drop, forward, deliver, steer; between devices that
     /// need no kernel, or as a router between hosts
     Datapath(Box<DatapathArgs>),
-    /// Run a scenario file (TOML), as path, ab, gen, datapath and run print it with -v
+    /// Compare what a packet buffer costs, from allocators of ours and of others
+    Alloc(AllocArgs),
+    /// Run a scenario file (TOML), as path, ab, gen, alloc, datapath and run print it with -v
     Run(RunArgs),
     /// Count what arrives on a device or at a socket, by flow, queue and CPU; with --mark what was lost,
     /// came twice, out of order or changed
@@ -244,6 +247,51 @@ pub(crate) struct SendArgs {
     /// Leave /sys/kernel/rcu_expedited as it is
     #[arg(long)]
     pub(crate) no_expedite: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct AllocArgs {
+    /// Allocators: loop (none: what measuring costs), poll poll-leave poll-drop poll-drop-all spin spin-many
+    /// mutex (page-fragment caches), free-list, system, mimalloc, jemalloc, bytes, bytes-split [default: all]
+    #[arg(value_name = "ALLOCATOR")]
+    pub(crate) allocators: Vec<String>,
+    /// Sizes of buffers in bytes, at most a page
+    #[arg(long, value_name = "BYTES,…", value_delimiter = ',', default_values_t = [64, 128, 256, 512, 1024, 2048, 4096], conflicts_with = "pattern")]
+    pub(crate) sizes: Vec<usize>,
+    /// A mix of sizes instead: imix, uniform:64-2048, pareto:64-2048 (many small ones, few large ones), or
+    /// BYTES:WEIGHT,…
+    #[arg(long, value_name = "PATTERN")]
+    pub(crate) pattern: Option<String>,
+    /// Who takes buffers and ends them: one thread; two threads at once, each its own; or one takes and
+    /// another one ends (across)
+    #[arg(long, value_name = "WHO,…", value_delimiter = ',', value_enum, default_values = ["one", "two", "across"])]
+    pub(crate) threads: Vec<Threads>,
+    /// Buffers of a burst: all are taken before the first one ends, as in a poll
+    #[arg(long, value_name = "N", default_value_t = 64)]
+    pub(crate) live: usize,
+    /// Share of the buffers that is held long
+    #[arg(long, value_name = "PERCENT", value_parser = parse_percent)]
+    pub(crate) hold: Option<f64>,
+    /// A held buffer ends when N more have been taken
+    #[arg(long, value_name = "N", default_value_t = 65_536)]
+    pub(crate) hold_for: u64,
+    /// How long is measured
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = parse_duration)]
+    pub(crate) time: Duration,
+    /// CPUs of the measuring thread and of the second one [default: the last ones allowed]
+    #[arg(long, value_name = "CPU,CPU", value_delimiter = ',')]
+    pub(crate) cpus: Vec<usize>,
+    /// Seed of the order, of the sizes and of what is held [default: a new one, which is printed]
+    #[arg(long, value_name = "N")]
+    pub(crate) seed: Option<u64>,
+    /// Draw the costs over the sizes, with their intervals, as SVG
+    #[arg(long, value_name = "FILE")]
+    pub(crate) svg: Option<PathBuf>,
+    /// Measure nothing: print the memory of one allocator under this load, as JSON
+    #[arg(long, hide = true)]
+    pub(crate) memory_only: bool,
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
 }
 
 #[derive(Debug, Args)]

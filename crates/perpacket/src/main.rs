@@ -1,5 +1,6 @@
 //! What does one packet cost on this path, and did my change make it cheaper?
 
+mod alloc;
 mod cell;
 mod cli;
 mod commands;
@@ -34,6 +35,7 @@ fn main() -> ExitCode {
         Command::Ab(args) => commands::ab::run(&args),
         Command::Gen(args) => commands::generate::run(&args),
         Command::Datapath(args) => commands::datapath::run(&args),
+        Command::Alloc(args) => commands::alloc::run(&args),
         Command::Run(args) => commands::run::run(&args),
         Command::Sink(args) => commands::sink::run(&args),
         Command::Wire(args) => commands::wire::run(&args),

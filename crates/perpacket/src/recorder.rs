@@ -12,9 +12,7 @@ use measure::record::{Calibration, End, Head, Program, Record, RecordWriter, Sum
 use measure::slice::{Slice, SliceColumns};
 
 use crate::cli::OutputArgs;
-use crate::environment;
 use crate::report::{self, Outcome, OutputFile};
-use crate::stop::Stop;
 
 /// Counters of one slice by name; null where the machine does not have them.
 pub(crate) type CounterValues = Vec<(&'static str, Option<f64>)>;
@@ -177,32 +175,6 @@ pub(crate) fn end(outcome: &Result<Outcome>, interrupted: bool, steal_ticks: Opt
         Ok(Outcome::Inconclusive) => record::Outcome::Inconclusive,
     };
     End { outcome, finished: Timestamp::now().to_string(), error, steal_ticks, extra: record::Extra::new() }
-}
-
-/// Ends the record, and says where it is.
-pub(crate) fn finish(
-    recorder: Recorder,
-    outcome: Result<Outcome>,
-    stop: &Stop,
-    steal: Option<u64>,
-    output: &OutputArgs,
-) -> Result<Outcome> {
-    let steal = steal.zip(environment::steal_ticks()).and_then(|(before, after)| after.checked_sub(before));
-    let end = self::end(&outcome, stop.asked(), steal);
-    match outcome {
-        Ok(outcome) => {
-            if let Some(path) = recorder.end(end)?
-                && !output.quiet
-            {
-                report::write_stderr(&format!("record: {}\n", path.display()));
-            }
-            Ok(outcome)
-        }
-        Err(error) => {
-            drop(recorder.end(end)); // the first error is the one that is told
-            Err(error)
-        }
-    }
 }
 
 fn open_journal(head: &Head, output: &OutputArgs) -> Result<(PathBuf, RecordWriter<File>)> {

@@ -134,24 +134,7 @@ impl<'a> Session<'a> {
     /// # Errors
     /// The error of the run itself, else that of writing its end.
     pub(crate) fn finish(self, outcome: Result<Outcome>) -> Result<Outcome> {
-        let steal = self
-            .steal_before
-            .zip(environment::steal_ticks())
-            .and_then(|(before, after)| after.checked_sub(before));
-        let end = recorder::end(&outcome, self.stop.asked(), steal);
-        let outcome = match outcome {
-            Ok(outcome) => outcome,
-            Err(error) => {
-                drop(self.recorder.end(end)); // the first error is the one that is told
-                return Err(error);
-            }
-        };
-        if let Some(path) = self.recorder.end(end)?
-            && !self.output.quiet
-        {
-            report::write_stderr(&format!("record: {}\n", path.display()));
-        }
-        Ok(outcome)
+        finish(self.recorder, outcome, &self.stop, self.steal_before, self.output)
     }
 
     /// The clock as a record names it.
@@ -165,6 +148,35 @@ impl<'a> Session<'a> {
     /// Whether results are for people to read on standard output.
     pub(crate) fn prints(&self) -> bool {
         report::prints_text(self.output.json.as_deref())
+    }
+}
+
+/// Ends the record, also of what could not be done, and says where it is.
+///
+/// # Errors
+/// The error of the run itself, else that of writing its end.
+pub(crate) fn finish(
+    recorder: Recorder,
+    outcome: Result<Outcome>,
+    stop: &Stop,
+    steal: Option<u64>,
+    output: &OutputArgs,
+) -> Result<Outcome> {
+    let steal = steal.zip(environment::steal_ticks()).and_then(|(before, after)| after.checked_sub(before));
+    let end = recorder::end(&outcome, stop.asked(), steal);
+    match outcome {
+        Ok(outcome) => {
+            if let Some(path) = recorder.end(end)?
+                && !output.quiet
+            {
+                report::write_stderr(&format!("record: {}\n", path.display()));
+            }
+            Ok(outcome)
+        }
+        Err(error) => {
+            drop(recorder.end(end)); // the first error is the one that is told
+            Err(error)
+        }
     }
 }
 

@@ -170,7 +170,7 @@ mod tests {
     use super::*;
 
     fn packets(count: usize) -> Vec<PacketBuf> {
-        (0..count).map(|_| PacketBuf::from(vec![0u8; 60])).collect()
+        (0..count).map(|_| PacketBuf::new(vec![0u8; 512], 64)).collect()
     }
 
     #[test]

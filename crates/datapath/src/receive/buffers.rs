@@ -6,6 +6,10 @@ use pagefrag::{
     Align, AllocError, Guard, HEADROOM, PacketBuf, PagePool, PollCache, SharedCache, Source, buffer_bytes,
 };
 
+/// Blocks of a fragment cache that may wait for their packets to end: as many as two polls of the longest frames of an MTU of
+/// 1,500 take.
+pub(super) const WAITING_BLOCKS: usize = 8;
+
 /// Where packet buffers come from.
 pub trait Buffers: Send {
     /// An empty buffer with room for so many bytes behind the usual headroom.
@@ -27,7 +31,7 @@ pub struct Poll {
 impl Poll {
     /// With blocks from this source.
     pub fn new(source: Arc<Source>) -> Self {
-        Self { cache: PollCache::with_source(source) }
+        Self { cache: PollCache::with_source(source).with_waiting_blocks(WAITING_BLOCKS) }
     }
 }
 

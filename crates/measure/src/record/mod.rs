@@ -25,7 +25,7 @@ pub use datapath::{
 pub use environment::{Device, Emulator, Environment};
 pub use parts::{
     Calibration, CapabilityProbe, Clock, ComparisonRow, CostRow, End, Generated, GeneratedBy, Head,
-    LedgerPart, Outcome, Program, Summary, Variant, Warning,
+    LedgerPart, MemoryRow, Outcome, Program, Summary, Variant, Warning,
 };
 pub use reader::read;
 pub use writer::RecordWriter;

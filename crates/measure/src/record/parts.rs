@@ -147,6 +147,9 @@ pub struct Summary {
     pub rows: Vec<CostRow>,
     /// Comparisons of variants.
     pub comparisons: Vec<ComparisonRow>,
+    /// What allocators keep for the buffers in use; none for other commands.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub memory: Vec<MemoryRow>,
     /// What a generator sent; none for other commands.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub generated: Option<Generated>,
@@ -155,6 +158,22 @@ pub struct Summary {
     pub datapath: Option<Datapath>,
     /// Why measuring stopped: precision reached, time up, look ...
     pub stopped: Option<String>,
+    /// Fields of newer versions.
+    #[serde(flatten)]
+    pub extra: Extra,
+}
+
+/// Memory in the middle of an allocator's work, in a process of its own.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct MemoryRow {
+    /// The variant, whose allocator and load it was.
+    pub variant: u16,
+    /// Bytes of the buffers that were alive.
+    pub in_use_bytes: u64,
+    /// By how much the resident memory of the process had grown (`Rss` of `/proc/self/smaps_rollup`).
+    pub resident_bytes: Option<u64>,
+    /// What the allocator kept by its own account; `None` where it has none.
+    pub pinned_bytes: Option<u64>,
     /// Fields of newer versions.
     #[serde(flatten)]
     pub extra: Extra,

@@ -2,6 +2,7 @@
 
 pub(crate) mod ab;
 pub(crate) mod datapath;
+pub(crate) mod alloc;
 pub(crate) mod doctor;
 pub(crate) mod generate;
 pub(crate) mod path;

@@ -30,7 +30,7 @@ use traffic::{BackendKind, Pace};
 use crate::cli::OutputArgs;
 use crate::host::Abilities;
 use crate::progress::Progress;
-use crate::recorder::{self, Recorder};
+use crate::recorder::Recorder;
 use crate::report::{self, Outcome};
 use crate::scenario::{Generate, TIME_S, Target};
 use crate::stop::{Deadline, Stop};
@@ -125,7 +125,7 @@ pub(crate) fn run(scenario: &Generate, output: &OutputArgs) -> Result<Outcome> {
         }
         Ok(judge(&sending, scenario.send.strict))
     });
-    recorder::finish(recorder, outcome, &stop, steal, output)
+    session::finish(recorder, outcome, &stop, steal, output)
 }
 
 impl<'a> Job<'a> {

@@ -1,5 +1,6 @@
 //! From results to text: the only place that prints.
 
+mod alloc;
 mod arrivals;
 mod audit;
 mod costs;
@@ -8,6 +9,7 @@ mod file;
 mod numbers;
 mod opening;
 mod sent;
+mod svg;
 mod tables;
 
 use std::io::{self, ErrorKind, Write};
@@ -17,6 +19,7 @@ use std::process::ExitCode;
 use anyhow::{Context, Result};
 use serde::Serialize;
 
+pub(crate) use alloc::{AllocResult, alloc_opening, alloc_svg, alloc_text};
 pub(crate) use arrivals::{
     Amount, Arrivals, Ended, FlowRow, Lost, MarksPart, Part, SCHEMA, StreamRow, arrivals_text,
 };

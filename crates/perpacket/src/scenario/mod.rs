@@ -5,6 +5,7 @@
 
 mod datapath;
 mod datapath_checks;
+mod allocate;
 mod generate;
 
 use std::collections::BTreeSet;
@@ -22,6 +23,7 @@ use crate::words::nearest;
 pub(crate) use datapath::{
     DATAPATH_JOB, Datapath, Devices, FramesOf, Network, Receiving, Running, StageName, Steering, UdpQueues,
 };
+pub(crate) use allocate::{Allocate, AllocateMeasurement, JOB as ALLOC};
 pub(crate) use generate::{Generate, JOB, Packets, Send, Target};
 
 /// The form of a scenario that this program writes and reads.
@@ -242,6 +244,8 @@ pub(crate) enum AnyScenario {
     Generate(Generate),
     /// Of `datapath`.
     Datapath(Box<Datapath>),
+    /// Of `alloc`.
+    Allocate(Allocate),
 }
 
 impl AnyScenario {
@@ -252,6 +256,7 @@ impl AnyScenario {
         match job.as_deref() {
             Some(generate::JOB) => Generate::from_toml(text).map(Self::Generate),
             Some(DATAPATH_JOB) => Datapath::from_toml(text).map(Box::new).map(Self::Datapath),
+            Some(allocate::JOB) => Allocate::from_toml(text).map(Self::Allocate),
             _ => Scenario::from_toml(text).map(Self::Measure),
         }
     }
@@ -261,7 +266,7 @@ impl AnyScenario {
 fn read<T: DeserializeOwned>(text: &str, known: &BTreeSet<String>) -> Result<T> {
     ensure!(
         !text.trim_start().starts_with('{'),
-        "this is JSON, and a scenario is TOML: a record is not a scenario; the option -v of path, ab, gen and run prints \
+        "this is JSON, and a scenario is TOML: a record is not a scenario; the option -v of path, ab, gen, alloc and run prints \
          the scenario of a run as TOML"
     );
     let table: toml::Table =

@@ -24,7 +24,7 @@ use measure::record::{Datapath as Results, Extra, Summary, Variant, Warning};
 
 use crate::cli::OutputArgs;
 use crate::progress::Progress;
-use crate::recorder::{self, Recorder};
+use crate::recorder::Recorder;
 use crate::report::{self, Outcome};
 use crate::scenario::Datapath;
 use crate::stop::{Deadline, Stop};
@@ -56,7 +56,7 @@ pub(crate) fn run(scenario: &Datapath, output: &OutputArgs) -> Result<Outcome> {
         account.failure.map_or(Ok(()), Err)?;
         Ok(judge(&account.ledger, &account.results, scenario, stop.asked()))
     });
-    recorder::finish(recorder, outcome, &stop, steal, output)
+    session::finish(recorder, outcome, &stop, steal, output)
 }
 
 /// Good where every packet is accounted for.
