@@ -66,11 +66,11 @@ impl Batch {
         self.verdicts.push(verdict);
     }
 
-    /// Puts some, decided, before all others: what a stage held has come earlier than those.
-    pub fn push_first(&mut self, decided: impl Iterator<Item = (PacketBuf, Verdict)>) {
-        let (packets, verdicts): (Vec<_>, Vec<_>) = decided.unzip();
-        self.packets.splice(0..0, packets);
-        self.verdicts.splice(0..0, verdicts);
+    /// Moves the last so many before all others: a stage held them, and they have come earlier.
+    pub fn move_first(&mut self, packets: usize) {
+        let packets = packets.min(self.len());
+        self.packets.as_mut_slice().rotate_right(packets);
+        self.verdicts.rotate_right(packets);
     }
 
     /// The packet at this place.

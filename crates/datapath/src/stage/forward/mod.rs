@@ -367,12 +367,12 @@ impl Forward {
             }
         }
         // Before what came later for the same hosts.
-        let first = to_do.sends.drain(..).map(|(held, place)| {
-            let mut packet = held.packet;
-            let verdict = self.send_held(&mut packet, place);
-            (packet, verdict)
-        });
-        batch.push_first(first);
+        let sends = to_do.sends.len();
+        for (mut held, place) in to_do.sends.drain(..) {
+            let verdict = self.send_held(&mut held.packet, place);
+            batch.push_decided(held.packet, verdict);
+        }
+        batch.move_first(sends);
         for mut held in to_do.fails.drain(..) {
             let arrival = Arrival { ingress: held.ingress, now_ns };
             let verdict = self.answer(&mut held.packet, Problem::NoNeighbour, Reason::NoNeighbour, arrival);
