@@ -131,7 +131,7 @@ impl Transmit for Slow {
     }
 
     fn totals(&mut self) -> TxTotals {
-        TxTotals { packets: self.packets, l2_bytes: self.packets }
+        TxTotals { packets: self.packets, l2_bytes: self.packets, too_long: 0 }
     }
 }
 
