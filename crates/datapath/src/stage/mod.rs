@@ -2,13 +2,15 @@
 
 mod early;
 pub mod forward;
+mod send_all;
 
 use std::net::IpAddr;
 
 use crate::Batch;
 
 pub use early::EarlyDrop;
-pub use forward::{Forward, ForwardConfig};
+pub use forward::{Forward, ForwardConfig, Router};
+pub use send_all::SendAll;
 
 /// One step of the way. A stage works on the packets of a batch that have no verdict yet.
 pub trait Stage: Send {
@@ -52,8 +54,12 @@ impl PortAddress {
     pub fn has(&self, address: IpAddr) -> bool {
         let same = |differing: u32, bits: u32| differing >= u32::from(self.prefix_bits).min(bits);
         match (self.address, address) {
-            (IpAddr::V4(own), IpAddr::V4(other)) => same((own.to_bits() ^ other.to_bits()).leading_zeros(), 32),
-            (IpAddr::V6(own), IpAddr::V6(other)) => same((own.to_bits() ^ other.to_bits()).leading_zeros(), 128),
+            (IpAddr::V4(own), IpAddr::V4(other)) => {
+                same((own.to_bits() ^ other.to_bits()).leading_zeros(), 32)
+            }
+            (IpAddr::V6(own), IpAddr::V6(other)) => {
+                same((own.to_bits() ^ other.to_bits()).leading_zeros(), 128)
+            }
             _ => false,
         }
     }

@@ -29,7 +29,7 @@ pub(crate) use datapath::{DatapathLive, datapath_opening, datapath_text};
 pub(crate) use file::OutputFile;
 pub(crate) use opening::{generator_opening, opening, warning_line};
 pub(crate) use sent::{Live, language_text, sending_text, written_text};
-pub(crate) use tables::{comparison_table, ledger_text};
+pub(crate) use tables::{comparison_table, ledger_text, subject};
 
 /// How a command ended, and so the process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
