@@ -84,7 +84,8 @@ impl Offload {
     /// The same, of a frame that has so many more bytes in front of its network header.
     #[must_use]
     pub(crate) fn moved_by(self, bytes: usize) -> Self {
-        let moved = |sum: PartialChecksum| PartialChecksum { start: sum.start + bytes, field: sum.field + bytes };
+        let moved =
+            |sum: PartialChecksum| PartialChecksum { start: sum.start + bytes, field: sum.field + bytes };
         Self { checksum: self.checksum.map(moved), ..self }
     }
 }

@@ -153,7 +153,11 @@ impl Transmit for AfPacketTx {
     ///
     /// # Errors
     /// ENETDOWN or ENXIO when the device went down or away.
-    fn transmit(&mut self, packets: &mut Vec<PacketBuf>, done: &mut Vec<PacketBuf>) -> Result<(), DeviceError> {
+    fn transmit(
+        &mut self,
+        packets: &mut Vec<PacketBuf>,
+        done: &mut Vec<PacketBuf>,
+    ) -> Result<(), DeviceError> {
         let mut taken = 0;
         for packet in packets.iter() {
             if !self.queue(packet)? {
@@ -188,10 +192,6 @@ impl Transmit for AfPacketTx {
 
     /// Left are those whose socket buffers went through the device; their bytes are counted when none is under way.
     fn totals(&mut self) -> TxTotals {
-        TxTotals {
-            packets: self.ring.state().completed,
-            l2_bytes: self.left_bytes,
-            too_long: self.too_long,
-        }
+        TxTotals { packets: self.ring.state().completed, l2_bytes: self.left_bytes, too_long: self.too_long }
     }
 }

@@ -183,7 +183,8 @@ fn open_queue(
     let open = |mode| {
         let AfXdpSpec { ifindex, rx_entries, tx_entries, .. } = *spec;
         let shape = PagesSpec { ifindex, queue, rx_entries, tx_entries, mode };
-        when_free(|| xsk::open_pages(&memory.region, &shape)).map(|(receiver, sender)| (receiver, sender, mode))
+        when_free(|| xsk::open_pages(&memory.region, &shape))
+            .map(|(receiver, sender)| (receiver, sender, mode))
     };
     match mode {
         Some(mode) => open(mode),
@@ -348,9 +349,8 @@ impl AfXdpTx {
         }
         let Ok(page) = self.copies.alloc() else { return Err(packet) };
         let mut copy = PacketBuf::new(page, 0);
-        let is_copied = packet
-            .slices()
-            .all(|part| copy.put(part.len()).map(|room| room.copy_from_slice(part)).is_ok());
+        let is_copied =
+            packet.slices().all(|part| copy.put(part.len()).map(|room| room.copy_from_slice(part)).is_ok());
         if !is_copied || self.queue.submit(copy, true).is_err() {
             return Err(packet);
         }
@@ -377,7 +377,11 @@ impl AfXdpTx {
 impl Transmit for AfXdpTx {
     /// # Errors
     /// ENETDOWN or ENXIO when the device is down or gone.
-    fn transmit(&mut self, packets: &mut Vec<PacketBuf>, done: &mut Vec<PacketBuf>) -> Result<(), DeviceError> {
+    fn transmit(
+        &mut self,
+        packets: &mut Vec<PacketBuf>,
+        done: &mut Vec<PacketBuf>,
+    ) -> Result<(), DeviceError> {
         self.finish(done);
         let mut offered = packets.drain(..);
         for packet in &mut offered {

@@ -6,7 +6,9 @@
 
 mod af_packet;
 mod af_xdp;
+mod capture;
 mod dummy;
+mod fault;
 mod lending;
 mod offload;
 mod synthetic;
@@ -20,7 +22,9 @@ use pagefrag::{PacketBuf, Page};
 
 pub use af_packet::{AfPacketRx, AfPacketTx, AfPacketTxSpec};
 pub use af_xdp::{AfXdp, AfXdpRx, AfXdpSpec, AfXdpTx, PacketMemory};
+pub use capture::{CapturedRx, CapturedTx, Sink, ToSink};
 pub use dummy::{Dummy, DummyQueue, QueueTotals, TxLock};
+pub use fault::{FaultSpec, FaultyLand, FaultyLend};
 pub use lending::Lending;
 pub use synthetic::{Frames, Synthetic};
 pub use tap::{TapRx, TapTx, open_tap};

@@ -217,7 +217,9 @@ impl Network {
     fn pseudo_header(&self, frame: &[u8], transport_bytes: usize) -> Option<Sum> {
         let addresses = if self.is_v6 { self.at + 8..self.at + 40 } else { self.at + 12..self.at + 20 };
         let bytes = u32::try_from(transport_bytes).ok()?;
-        Some(Sum::ZERO.bytes(frame.get(addresses)?).bytes(&bytes.to_be_bytes()).word(u16::from(self.protocol)))
+        Some(
+            Sum::ZERO.bytes(frame.get(addresses)?).bytes(&bytes.to_be_bytes()).word(u16::from(self.protocol)),
+        )
     }
 
     /// Length, and for IPv4 identification and checksum, of the packet of this number.
@@ -385,7 +387,9 @@ mod tests {
         let good = offload(SegmentKind::TcpV4, 10);
         assert!(Segmenter::new(&frame, &good).is_some());
         assert!(Segmenter::new(&frame, &Offload::default()).is_none());
-        for wrong in [offload(SegmentKind::Udp, 10), offload(SegmentKind::Unknown, 10), offload(SegmentKind::TcpV4, 0)] {
+        for wrong in
+            [offload(SegmentKind::Udp, 10), offload(SegmentKind::Unknown, 10), offload(SegmentKind::TcpV4, 0)]
+        {
             assert!(Segmenter::new(&frame, &wrong).is_none(), "{wrong:?}");
         }
         for length in 0..=66 {

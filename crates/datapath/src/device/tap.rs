@@ -92,7 +92,11 @@ pub struct TapTx {
 impl Transmit for TapTx {
     /// # Errors
     /// EIO when the device is down, EBADFD when it was deleted.
-    fn transmit(&mut self, packets: &mut Vec<PacketBuf>, done: &mut Vec<PacketBuf>) -> Result<(), DeviceError> {
+    fn transmit(
+        &mut self,
+        packets: &mut Vec<PacketBuf>,
+        done: &mut Vec<PacketBuf>,
+    ) -> Result<(), DeviceError> {
         let mut taken = 0;
         let mut result = Ok(());
         for packet in packets.iter() {

@@ -257,7 +257,8 @@ struct Stored {
 impl Stored {
     fn read(slot: &[u8]) -> Option<Self> {
         let fields = slot.first_chunk::<{ header::END }>()?;
-        let word = |at: usize| u32::from_ne_bytes([fields[at], fields[at + 1], fields[at + 2], fields[at + 3]]);
+        let word =
+            |at: usize| u32::from_ne_bytes([fields[at], fields[at + 1], fields[at + 2], fields[at + 3]]);
         let short = |at: usize| u16::from_ne_bytes([fields[at], fields[at + 1]]);
         let status = word(header::STATUS);
         let has_type = status & libc::TP_STATUS_VLAN_TPID_VALID != 0;
@@ -278,7 +279,13 @@ impl Stored {
 
 /// The frame at `mac`, behind its offload header, over which its MAC addresses move if a tag is to be put back.
 #[inline]
-fn found(memory: &mut [u8], mac: usize, bytes: usize, tag: Option<[u8; TAG_BYTES]>, is_long: bool) -> Option<Front> {
+fn found(
+    memory: &mut [u8],
+    mac: usize,
+    bytes: usize,
+    tag: Option<[u8; TAG_BYTES]>,
+    is_long: bool,
+) -> Option<Front> {
     let begin = mac.checked_sub(offload::HEADER_BYTES)?;
     let (header, frame) = memory.get_mut(begin..mac.checked_add(bytes)?)?.split_at(offload::HEADER_BYTES);
     let offload = Offload::read(header);

@@ -65,8 +65,8 @@ pub fn open_pages(region: &Region, spec: &PagesSpec) -> Result<(PageReceiver, Pa
         return Err(failed("map rings of AF_XDP socket")(io::ErrorKind::NotFound.into()));
     };
     super::bind(&fd, &shape).map_err(failed("bind AF_XDP socket"))?;
-    let budget = super::set_tx_budget(&fd, shape.tx_entries.max(32))
-        .map_err(failed("set XDP_MAX_TX_SKB_BUDGET"))?;
+    let budget =
+        super::set_tx_budget(&fd, shape.tx_entries.max(32)).map_err(failed("set XDP_MAX_TX_SKB_BUDGET"))?;
     let left = Mutex::new(Left::default());
     let socket = Arc::new(Socket { fd, left, region: region.clone(), object });
     let receiver = PageReceiver {

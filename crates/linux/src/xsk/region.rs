@@ -140,8 +140,7 @@ mod tests {
         assert_eq!(region.free_pages(), 0);
         drop((pages, pool));
         assert_eq!(region.free_pages(), 3);
-        let mut pool =
-            PagePool::new(PoolConfig::default().with_source(Source::new(region.clone()).share()));
+        let mut pool = PagePool::new(PoolConfig::default().with_source(Source::new(region.clone()).share()));
         assert!(pool.alloc().unwrap().iter().all(|&byte| byte == 0));
     }
 
