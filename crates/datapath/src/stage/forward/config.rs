@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use super::limit::IcmpLimit;
 use crate::stage::PortAddress;
 use crate::wire::ethernet::MacAddress;
+use crate::table::PrefixError;
 use crate::wire::ipv6;
 
 /// The least that a port may carry: what every IPv4 host must accept (RFC 791 section 3.2).
@@ -93,10 +94,8 @@ pub enum ConfigError {
     AddressTwice { first: usize, second: usize, address: IpAddr },
     #[error("ports {first} and {second} have the same network {network}/{prefix_bits}: packets to it could go either way")]
     NetworkTwice { first: usize, second: usize, network: IpAddr, prefix_bits: u8 },
-    #[error("route to {network}/{prefix_bits}: more bits than an address has")]
-    RouteBits { network: IpAddr, prefix_bits: u8 },
-    #[error("route to {network}/{prefix_bits}: host bits are set; did you mean {meant}/{prefix_bits}?")]
-    HostBits { network: IpAddr, prefix_bits: u8, meant: IpAddr },
+    #[error("route: {0}")]
+    Prefix(PrefixError),
     #[error("{what}: there is no port {port}; the last one is {last}")]
     NoPort { what: String, port: u8, last: usize },
     #[error("{what}: {address} is in no network of a port; give a port an address in its network, or name the port")]
@@ -116,8 +115,8 @@ pub enum ConfigError {
     NeighbourTwice { address: IpAddr, port: u8 },
     #[error("route to {network}/{prefix_bits} is given twice")]
     RouteTwice { network: IpAddr, prefix_bits: u8 },
-    #[error("routes lead to {hops} different next hops; a table holds {most}")]
-    Hops { hops: usize, most: usize },
+    #[error("routes lead to more different next hops than a table can tell, {most}: merge some")]
+    Hops { most: usize },
     #[error("the table of routes: {0}")]
     Table(String),
 }
@@ -139,11 +138,19 @@ pub(super) enum Hop {
     Broadcast,
 }
 
+/// What a prefix leads to, as a place in the list of next hops.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Prefixed {
+    pub(super) network: IpAddr,
+    pub(super) prefix_bits: u8,
+    pub(super) place: usize,
+}
+
 /// A checked configuration: prefixes, and where each leads as an index of `hops`.
 #[derive(Debug, Clone)]
 pub(super) struct Plan {
     pub(super) hops: Vec<Hop>,
-    pub(super) prefixes: Vec<(IpAddr, u8, usize)>,
+    pub(super) prefixes: Vec<Prefixed>,
     /// With their port settled.
     pub(super) neighbours: Vec<(u8, IpAddr, MacAddress)>,
 }
@@ -160,15 +167,12 @@ impl ForwardConfig {
         for route in &self.routes {
             // Tables come sorted or not, but few next hops follow each other.
             let place = match last {
-                Some((towards, place)) if towards == route.towards => {
-                    check_prefix(route)?;
-                    place
-                }
+                Some((towards, place)) if towards == route.towards => place,
                 _ => plan.place(self.hop_of(route, &known)?),
             };
             check_family(route)?;
             last = Some((route.towards, place));
-            plan.prefixes.push((route.network, route.prefix_bits, place));
+            plan.prefixes.push(Prefixed { network: route.network, prefix_bits: route.prefix_bits, place });
         }
         let Planner { hops, prefixes, .. } = plan;
         Ok(Plan { hops, prefixes, neighbours })
@@ -233,24 +237,21 @@ impl ForwardConfig {
         let mut seen = HashSet::new();
         let own: HashSet<IpAddr> = self.own_addresses().map(|(_, own)| own.address).collect();
         for (port, &PortAddress { address, prefix_bits }) in self.own_addresses() {
-            let local = plan.place(Hop::Local);
-            plan.prefixes.push((address, bits_of(address), local));
+            plan.add(address, bits_of(address), Hop::Local);
             let network = network_of(address, prefix_bits);
             // Which link a link-local address is on is not for a table to say.
             let is_link_local = matches!(network, IpAddr::V6(network) if ipv6::is_link_local(network.to_bits()));
             if is_link_local || prefix_bits == bits_of(address) || !seen.insert((network, prefix_bits)) {
                 continue;
             }
-            let link = plan.place(Hop::Link(port));
-            plan.prefixes.push((network, prefix_bits, link));
+            plan.add(network, prefix_bits, Hop::Link(port));
             if let IpAddr::V4(network) = network
                 && prefix_bits < 31
             {
                 let last = network.to_bits() | u32::MAX.checked_shr(u32::from(prefix_bits)).unwrap_or(0);
                 for edge in [network, last.into()].map(IpAddr::V4) {
-                    if !own.contains(&edge) {
-                        let broadcast = plan.place(Hop::Broadcast);
-                        plan.prefixes.push((edge, 32, broadcast));
+                    if !own.contains(&edge) && seen.insert((edge, 32)) {
+                        plan.add(edge, 32, Hop::Broadcast);
                     }
                 }
             }
@@ -258,7 +259,6 @@ impl ForwardConfig {
     }
 
     fn hop_of(&self, route: &Route, known: &HashSet<(u8, IpAddr)>) -> Result<Hop, ConfigError> {
-        check_prefix(route)?;
         let what = || format!("route to {}/{}", route.network, route.prefix_bits);
         match route.towards {
             Towards::Link(port) => {
@@ -307,28 +307,21 @@ impl ForwardConfig {
 struct Planner {
     hops: Vec<Hop>,
     places: HashMap<Hop, usize>,
-    prefixes: Vec<(IpAddr, u8, usize)>,
+    prefixes: Vec<Prefixed>,
 }
 
 impl Planner {
+    fn add(&mut self, network: IpAddr, prefix_bits: u8, hop: Hop) {
+        let place = self.place(hop);
+        self.prefixes.push(Prefixed { network, prefix_bits, place });
+    }
+
     fn place(&mut self, hop: Hop) -> usize {
         *self.places.entry(hop).or_insert_with(|| {
             self.hops.push(hop);
             self.hops.len() - 1
         })
     }
-}
-
-fn check_prefix(route: &Route) -> Result<(), ConfigError> {
-    let &Route { network, prefix_bits, .. } = route;
-    if prefix_bits > bits_of(network) {
-        return Err(ConfigError::RouteBits { network, prefix_bits });
-    }
-    let meant = network_of(network, prefix_bits);
-    if meant != network {
-        return Err(ConfigError::HostBits { network, prefix_bits, meant });
-    }
-    Ok(())
 }
 
 fn check_family(route: &Route) -> Result<(), ConfigError> {

@@ -40,6 +40,7 @@ use pagefrag::PacketBuf;
 use super::Stage;
 use crate::batch::{BUDGET, Batch, Verdict};
 use crate::reason::Reason;
+use crate::table::NextHop;
 use crate::wire::checksum::update_ttl_decrement;
 use crate::wire::ethernet::{self, MacAddress};
 use crate::wire::icmp::error::Problem;
@@ -81,7 +82,7 @@ struct Lane<A> {
     slots: Vec<Slot>,
     destinations: Vec<A>,
     /// Places in the list of next hops.
-    found: Vec<u32>,
+    found: Vec<Option<NextHop>>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -135,7 +136,7 @@ impl Router {
     /// As [`Forward::new`].
     pub fn new(config: &ForwardConfig) -> Result<Self, ConfigError> {
         let plan = config.plan()?;
-        let routes = Arc::new(Routes::new(&plan.prefixes, plan.hops.len())?);
+        let routes = Arc::new(Routes::new(&plan.prefixes)?);
         Ok(Self {
             ports: config.ports.clone().into(),
             routes,
@@ -267,7 +268,7 @@ impl Forward {
     fn send_v4(&mut self, batch: &mut Batch, arrival: Arrival) {
         for at in 0..self.v4.slots.len() {
             let (slot, place) = (self.v4.slots[at], self.v4.found[at]);
-            let rewrite = self.neighbours.get(place as usize);
+            let rewrite = place.map_or_else(Rewrite::default, |place| self.neighbours.get(place.index()));
             let verdict = if slot.ttl > 1 && slot.l3_bytes <= u32::from(rewrite.mtu_bytes) {
                 sent(batch.packet_mut(slot.index as usize), &rewrite, rewrite_v4)
             } else {
@@ -281,7 +282,7 @@ impl Forward {
     fn send_v6(&mut self, batch: &mut Batch, arrival: Arrival) {
         for at in 0..self.v6.slots.len() {
             let (slot, place) = (self.v6.slots[at], self.v6.found[at]);
-            let rewrite = self.neighbours.get(place as usize);
+            let rewrite = place.map_or_else(Rewrite::default, |place| self.neighbours.get(place.index()));
             let verdict = if slot.ttl > 1 && slot.l3_bytes <= u32::from(rewrite.mtu_bytes) {
                 sent(batch.packet_mut(slot.index as usize), &rewrite, rewrite_v6)
             } else {
@@ -337,11 +338,12 @@ impl Forward {
         &mut self,
         packet: &mut PacketBuf,
         slot: Slot,
-        place: u32,
+        place: Option<NextHop>,
         destination: IpAddr,
         arrival: Arrival,
     ) -> Verdict {
-        let Some(&hop) = self.hops.get(place as usize) else {
+        let hop = place.and_then(|place| self.hops.get(place.index()));
+        let Some(&hop) = hop else {
             return self.answer(packet, Problem::NoRoute, Reason::NoRoute, arrival);
         };
         let port = match hop {
@@ -358,7 +360,7 @@ impl Forward {
         }
         let place = match hop {
             Hop::Link(port) => self.neighbours.find_or_add(port, destination),
-            _ => Some(place),
+            _ => place.map(|place| place.index() as u32),
         };
         let Some(place) = place else {
             self.events.count(Event::Full);
@@ -368,7 +370,8 @@ impl Forward {
         if rewrite.mtu_bytes > 0 {
             return sent(packet, &rewrite, if destination.is_ipv4() { rewrite_v4 } else { rewrite_v6 });
         }
-        let held = Held { packet: std::mem::take(packet), ingress: arrival.ingress };
+        let packet_in_place = std::mem::replace(packet, PacketBuf::new(Vec::new(), 0));
+        let held = Held { packet: packet_in_place, ingress: arrival.ingress };
         match self.neighbours.hold(place, held, arrival.now_ns, &mut self.to_do) {
             Ok(()) => Verdict::Held,
             Err(refused) => {
