@@ -285,8 +285,9 @@ pub(crate) fn ports(text: &str) -> Result<RangeInclusive<u16>> {
     Ok(first..=last)
 }
 
-/// What goes wrong on purpose before frames are received, each in millionths of the frames: `drop=1000ppm,corrupt=0.1%`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+/// What goes wrong on purpose before frames are received, each in millionths of the frames: `drop=1000ppm,corrupt=0.1%`; for a
+/// delay also how long it is: `delay=1000ppm@5ms`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]
 pub(crate) struct FaultWord {
     pub(crate) drop_ppm: u32,
@@ -294,6 +295,17 @@ pub(crate) struct FaultWord {
     pub(crate) reorder_ppm: u32,
     pub(crate) duplicate_ppm: u32,
     pub(crate) delay_ppm: u32,
+    /// How much later a delayed frame comes, in microseconds.
+    pub(crate) delay_us: u32,
+}
+
+/// A delay where nothing is said: long enough for many frames to overtake.
+const DELAY_US: u32 = 1_000;
+
+impl Default for FaultWord {
+    fn default() -> Self {
+        Self { drop_ppm: 0, corrupt_ppm: 0, reorder_ppm: 0, duplicate_ppm: 0, delay_ppm: 0, delay_us: DELAY_US }
+    }
 }
 
 impl FaultWord {
@@ -329,7 +341,13 @@ impl FromStr for FaultWord {
         for part in text.split(',') {
             let (key, share) =
                 part.split_once('=').with_context(|| format!("`{part}` is no fault: write drop=1000ppm"))?;
-            *fault.field(key.trim())? = millionths(share.trim())?;
+            let (share, delay) = share.split_once('@').map_or((share, None), |(share, delay)| (share, Some(delay)));
+            let key = key.trim();
+            *fault.field(key)? = millionths(share.trim())?;
+            if let Some(delay) = delay {
+                ensure!(key == "delay", "`{part}`: only a delay has a length");
+                fault.delay_us = microseconds(delay.trim())?;
+            }
         }
         Ok(fault)
     }
@@ -338,9 +356,30 @@ impl FromStr for FaultWord {
 impl fmt::Display for FaultWord {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let set = Self::KEYS.iter().filter(|key| self.of(key) > 0);
-        let parts: Vec<String> = set.map(|key| format!("{key}={}ppm", self.of(key))).collect();
+        let length = match self.delay_us {
+            us if us == DELAY_US => String::new(),
+            us if us.is_multiple_of(1000) => format!("@{}ms", us / 1000),
+            us => format!("@{us}us"),
+        };
+        let part = |key: &&str| {
+            let length = if *key == "delay" { length.as_str() } else { "" };
+            format!("{key}={}ppm{length}", self.of(key))
+        };
+        let parts: Vec<String> = set.map(part).collect();
         f.write_str(&if parts.is_empty() { "drop=0ppm".into() } else { parts.join(",") })
     }
+}
+
+/// `500us` or `5ms`, at most ten seconds.
+fn microseconds(text: &str) -> Result<u32> {
+    const MOST_US: u32 = 10_000_000;
+    let number = match (text.strip_suffix("us"), text.strip_suffix("ms")) {
+        (Some(us), _) => us.trim().parse().ok(),
+        (None, Some(ms)) => ms.trim().parse::<u32>().ok().and_then(|ms| ms.checked_mul(1000)),
+        (None, None) => None,
+    };
+    let length = number.filter(|us| (1..=MOST_US).contains(us));
+    length.with_context(|| format!("`{text}` is no delay: write 500us or 5ms, and at most 10000ms"))
 }
 
 /// `1000ppm` or `0.1%`.
@@ -381,6 +420,7 @@ mod tests {
         round_trip::<RuleWord>("src=10.0.0.0/8,dst=10.1.0.0/16,proto=udp,port=5000-5007");
         round_trip::<RuleWord>("proto=47");
         round_trip::<FaultWord>("drop=1000ppm,corrupt=2ppm,delay=3ppm");
+        round_trip::<FaultWord>("delay=3ppm@500us");
         assert_eq!("drop=0.1%".parse::<FaultWord>().unwrap().drop_ppm, 1000);
         assert_eq!("10.0.0.1".parse::<Prefix>().unwrap().bits, 32);
     }
@@ -405,6 +445,8 @@ mod tests {
             (error::<FaultWord>("drop=1"), "1000ppm or 0.1%"),
             (error::<FaultWord>("drop=101%"), "no more than all"),
             (error::<FaultWord>("dorp=1%"), "`drop` is near"),
+            (error::<FaultWord>("delay=1%@5s"), "500us or 5ms"),
+            (error::<FaultWord>("drop=1%@5ms"), "only a delay"),
         ] {
             assert!(error.contains(why), "{why}: {error}");
         }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
 use datapath::device::{
-    AfPacketRx, AfPacketTx, AfPacketTxSpec, AfXdp, AfXdpSpec, Dummy, PacketMemory, Transmit, open_tap,
+    AfPacketRx, AfPacketTx, AfPacketTxSpec, AfXdp, AfXdpSpec, Dummy, PacketMemory, ToSink, Transmit, open_tap,
 };
 use datapath::wire::ethernet::MacAddress;
 use linux::ethtool::EthtoolSocket;
@@ -13,7 +13,7 @@ use linux::route::{Link, RouteSocket};
 use linux::tap::TapSpec;
 use measure::record::Warning;
 
-use super::pcap::{CaptureQueue, CaptureSink, CaptureTransmit};
+use super::pcap::{CaptureQueue, CaptureSink};
 use super::template::Template;
 use crate::device::wire::PORT_MAC;
 use crate::device::{Destinations, DeviceWord, RxQueue, Wire};
@@ -179,7 +179,7 @@ fn pcap(path: &std::path::Path, scenario: &Datapath, wanted: Use) -> Result<Open
     } else {
         let sink = CaptureSink::create(path)?;
         for _ in 0..wanted.senders {
-            opened.tx.push(Box::new(CaptureTransmit::new(sink.clone())));
+            opened.tx.push(Box::new(ToSink::new(sink.taker())));
         }
         opened.sink = Some(sink);
     }

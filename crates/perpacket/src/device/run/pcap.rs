@@ -7,8 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, ensure};
-use datapath::device::{DeviceError, Lend, RxTotals, Transmit, TxTotals};
-use pagefrag::PacketBuf;
+use datapath::device::{DeviceError, Lend, RxTotals, Sink};
 use traffic::capture::{CaptureError, CaptureFormat, CaptureReader, CaptureWriter};
 
 /// Bytes that are read from a file at once.
@@ -130,8 +129,6 @@ pub(crate) struct CaptureSink {
 struct Shared {
     path: PathBuf,
     writer: Option<CaptureWriter<File>>,
-    /// The frame in one piece.
-    frame: Vec<u8>,
     /// The first failure: nothing is written after it.
     failure: Option<String>,
 }
@@ -143,20 +140,14 @@ impl CaptureSink {
         let format = CaptureFormat::of_name(path)?;
         let file = File::create(path).with_context(what)?;
         let writer = Some(CaptureWriter::new(format, file).with_context(what)?);
-        let shared = Shared { path: path.into(), writer, frame: Vec::new(), failure: None };
+        let shared = Shared { path: path.into(), writer, failure: None };
         Ok(Self { shared: Arc::new(Mutex::new(shared)) })
     }
 
-    /// Writes packets, with the time of now.
-    fn write<'a>(&self, packets: impl Iterator<Item = &'a PacketBuf>) -> Result<u64, DeviceError> {
-        let mut shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
-        let ns = now_ns();
-        let mut l2_bytes = 0;
-        for packet in packets {
-            l2_bytes += packet.len() as u64;
-            shared.write(ns, packet.slices())?;
-        }
-        Ok(l2_bytes)
+    /// What takes a frame for it, with the time of now.
+    pub(crate) fn taker(&self) -> Sink {
+        let shared = Arc::clone(&self.shared);
+        Box::new(move |frame| shared.lock().unwrap_or_else(PoisonError::into_inner).write(now_ns(), frame))
     }
 
     /// Writes what is left.
@@ -177,11 +168,9 @@ impl CaptureSink {
 }
 
 impl Shared {
-    fn write<'a>(&mut self, ns: u64, slices: impl Iterator<Item = &'a [u8]>) -> Result<(), DeviceError> {
+    fn write(&mut self, ns: u64, frame: &[u8]) -> Result<(), DeviceError> {
         let Some(writer) = &mut self.writer else { return Ok(()) };
-        self.frame.clear();
-        slices.for_each(|slice| self.frame.extend_from_slice(slice));
-        writer.write(ns, &self.frame).map_err(|source| {
+        writer.write(ns, frame).map_err(|source| {
             self.failure.get_or_insert_with(|| format!("write the capture file {}: {source}", self.path.display()));
             DeviceError::File { doing: "write the capture file", path: self.path.display().to_string(), source }
         })
@@ -192,30 +181,4 @@ impl Shared {
 fn now_ns() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
-}
-
-/// A capture file as a sending queue.
-pub(crate) struct CaptureTransmit {
-    sink: CaptureSink,
-    totals: TxTotals,
-}
-
-impl CaptureTransmit {
-    /// Into this file.
-    pub(crate) fn new(sink: CaptureSink) -> Self {
-        Self { sink, totals: TxTotals::default() }
-    }
-}
-
-impl Transmit for CaptureTransmit {
-    fn transmit(&mut self, packets: &mut Vec<PacketBuf>, done: &mut Vec<PacketBuf>) -> Result<(), DeviceError> {
-        self.totals.l2_bytes += self.sink.write(packets.iter())?;
-        self.totals.packets += packets.len() as u64;
-        done.append(packets);
-        Ok(())
-    }
-
-    fn totals(&mut self) -> TxTotals {
-        self.totals
-    }
 }

@@ -1,9 +1,12 @@
 //! A worker for each thread, and queues between threads.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use datapath::device::{Dummy, Transmit};
+use datapath::device::{
+    CapturedRx, CapturedTx, Dummy, FaultSpec, FaultyLand, FaultyLend, Land, Lend, Transmit,
+};
 use datapath::queue::{Outlet, bounded};
 use datapath::stage::{EarlyDrop, Forward};
 use datapath::{Reason, Worker};
@@ -12,7 +15,7 @@ use measure::record::Warning;
 
 use super::open::{self, Facts, FrameSource, Ground, Opened, Use};
 use super::pcap::CaptureSink;
-use super::stages;
+use super::stages::{self, MadeUp};
 use super::threads::{Consumer, Lane, Role};
 use crate::device::{Destinations, DeviceWord, RxQueue, ports, receiver};
 use crate::scenario::{Datapath, StageName};
@@ -67,13 +70,22 @@ struct Builder<'a> {
     rx: Vec<Opened>,
     /// Devices that are sent to beside those.
     tx: Option<Opened>,
+    /// The file that all frames go to, where one was asked for.
+    witness: Option<CaptureSink>,
+    /// Receiving queues so far.
+    queues: u64,
+    table: Option<MadeUp>,
     leftovers: Leftovers,
     warnings: Vec<Warning>,
 }
 
 impl<'a> Builder<'a> {
     fn new(scenario: &'a Datapath) -> Result<Self> {
-        let destinations = Destinations::One(crate::device::hosts::BEHIND);
+        let table = MadeUp::new(scenario)?;
+        let destinations = match &table {
+            Some(table) => Destinations::List(Arc::clone(&table.destinations)),
+            None => Destinations::One(crate::device::hosts::BEHIND),
+        };
         let ground = Ground::new(scenario, destinations)?;
         let threads = scenario.run.threads;
         let devices = &scenario.devices;
@@ -85,14 +97,15 @@ impl<'a> Builder<'a> {
         let senders = scenario.steer.as_ref().map_or(threads, |steer| steer.cpus.len());
         let wanted = Use { receivers: 0, senders };
         let tx = devices.tx.as_ref().map(|word| open::open(word, &ground, wanted)).transpose()?;
-        let mut leftovers = Leftovers::default();
+        let witness = scenario.capture.as_deref().map(CaptureSink::create).transpose()?;
+        let mut leftovers = Leftovers { sinks: witness.iter().cloned().collect(), ..Leftovers::default() };
         for opened in rx.iter().chain(&tx) {
             leftovers.dummies.extend(opened.dummy.clone());
             leftovers.sinks.extend(opened.sink.clone());
         }
         let cpus = cpus(scenario)?;
         let warnings = ground.frames.as_ref().map_or(Vec::new(), FrameSource::warnings);
-        Ok(Self { scenario, cpus, rx, tx, leftovers, warnings })
+        Ok(Self { scenario, cpus, rx, tx, witness, queues: 0, table, leftovers, warnings })
     }
 
     /// A worker for each thread, with its receiving queues and without stages and ports.
@@ -102,6 +115,7 @@ impl<'a> Builder<'a> {
         for opened in &mut self.rx {
             let longest = opened.facts.longest;
             for (queue, worker) in opened.rx.drain(..).zip(&mut workers) {
+                let queue = decorated(queue, self.scenario, self.witness.as_ref(), &mut self.queues)?;
                 let side = receiver(queue, receive.alloc.unwrap_or_default(), receive.mode, longest)?;
                 *worker = Some(match worker.take() {
                     Some(worker) => worker.receive(side),
@@ -125,11 +139,16 @@ impl<'a> Builder<'a> {
     /// The sending queues of all devices, by port and then by thread.
     fn senders(&mut self) -> Vec<Vec<Box<dyn Transmit>>> {
         let devices = self.rx.iter_mut().chain(&mut self.tx);
-        devices.map(|opened| std::mem::take(&mut opened.tx)).filter(|queues| !queues.is_empty()).collect()
+        let queues = devices.map(|opened| std::mem::take(&mut opened.tx)).filter(|queues| !queues.is_empty());
+        let seen = |queue: Box<dyn Transmit>| match &self.witness {
+            Some(sink) => Box::new(CapturedTx::new(queue, sink.taker())),
+            None => queue,
+        };
+        queues.map(|queues| queues.into_iter().map(seen).collect()).collect()
     }
 
     fn routed(&mut self, workers: Vec<Worker>) -> Result<Vec<Worker>> {
-        let routers = stages::forward(self.scenario, &self.facts(), workers.len())?;
+        let routers = stages::forward(self.scenario, &self.facts(), self.table.as_ref(), workers.len())?;
         let workers = workers.into_iter().zip(routers).map(|(worker, router)| worker.stage(router)).collect();
         Ok(with_ports(workers, self.senders()))
     }
@@ -141,6 +160,50 @@ impl<'a> Builder<'a> {
     fn steered(&mut self, _workers: Vec<Worker>) -> Result<(Vec<Worker>, Vec<Lane>, Vec<Outlet>)> {
         anyhow::bail!("not there yet")
     }
+}
+
+/// The queue with what goes wrong on purpose in front of it, and somebody who sees what comes behind that.
+fn decorated(
+    queue: RxQueue,
+    scenario: &Datapath,
+    witness: Option<&CaptureSink>,
+    queues: &mut u64,
+) -> Result<RxQueue> {
+    // Each queue has faults of its own.
+    let seed = scenario.run.seed.wrapping_add(*queues);
+    *queues += 1;
+    let spec = scenario.fault.map(|fault| FaultSpec {
+        drop_ppm: fault.drop_ppm,
+        corrupt_ppm: fault.corrupt_ppm,
+        duplicate_ppm: fault.duplicate_ppm,
+        reorder_ppm: fault.reorder_ppm,
+        delay_ppm: fault.delay_ppm,
+        delay: Duration::from_micros(fault.delay_us.into()),
+        seed,
+    });
+    let lend = |mut queue: Box<dyn Lend>| -> Result<Box<dyn Lend>> {
+        if let Some(spec) = spec {
+            queue = Box::new(FaultyLend::new(queue, spec)?);
+        }
+        Ok(match witness {
+            Some(sink) => Box::new(CapturedRx::new(queue, sink.taker())),
+            None => queue,
+        })
+    };
+    let land = |mut queue: Box<dyn Land>| -> Result<Box<dyn Land>> {
+        if let Some(spec) = spec {
+            queue = Box::new(FaultyLand::new(queue, spec)?);
+        }
+        Ok(match witness {
+            Some(sink) => Box::new(CapturedRx::new(queue, sink.taker())),
+            None => queue,
+        })
+    };
+    Ok(match queue {
+        RxQueue::Lends(queue) => RxQueue::Lends(lend(queue)?),
+        RxQueue::Lands(queue) => RxQueue::Lands(land(queue)?),
+        RxQueue::LandsIn(queue, pool) => RxQueue::LandsIn(land(queue)?, pool),
+    })
 }
 
 /// Each worker with its queue of each port.
