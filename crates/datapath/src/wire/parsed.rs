@@ -13,7 +13,6 @@ use super::{
 
 /// What a frame holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(clippy::large_enum_variant, reason = "it is made and used up per packet, on the stack")]
 pub enum Frame {
     /// An IP packet, whose network header is right.
     Ip(Parsed),
