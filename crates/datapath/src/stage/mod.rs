@@ -1,8 +1,11 @@
 //! What is done with packets between receiving and sending.
 
 mod early;
+pub mod filter;
 pub mod forward;
 mod send_all;
+pub mod steer;
+pub mod udp;
 
 use std::net::IpAddr;
 
@@ -11,6 +14,9 @@ use crate::Batch;
 pub use early::EarlyDrop;
 pub use forward::{Forward, ForwardConfig, Router};
 pub use send_all::SendAll;
+pub use filter::Filter;
+pub use steer::Steer;
+pub use udp::Udp;
 
 /// One step of the way. A stage works on the packets of a batch that have no verdict yet.
 pub trait Stage: Send {
