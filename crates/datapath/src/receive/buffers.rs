@@ -88,6 +88,11 @@ pub struct AnyContext<G: Guard> {
 }
 
 impl<G: Guard> AnyContext<G> {
+    /// A cache of its own that differs from that of [`Poll`] by its guard alone, with blocks from this source.
+    pub fn alone(source: Arc<Source>) -> Self {
+        Self::new(SharedCache::with_source(source).with_waiting_blocks(WAITING_BLOCKS).into())
+    }
+
     /// This cache, which other workers may use as well.
     pub fn new(cache: Arc<SharedCache<G>>) -> Self {
         Self { cache }

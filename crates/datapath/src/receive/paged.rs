@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use pagefrag::{Align, Origin, PacketBuf, Page, PagePool, Piece};
+use pagefrag::{Align, PacketBuf, Page, PagePool, Piece};
 
 use super::{Buffers, Receive, ReceiveTotals, copying::copied};
 use crate::batch::Batch;
@@ -88,11 +88,7 @@ impl<B: Buffers> Paged<B> {
         if let Some(head) = pieces.next() {
             self.buffers.give_back(PacketBuf::new(head, 0));
         }
-        for piece in pieces {
-            if let Origin::Page(page) = piece.into_origin() {
-                self.pool.recycle(page);
-            }
-        }
+        pieces.for_each(|piece| self.pool.recycle_piece(piece));
     }
 
     fn give_to_device(&mut self, page: Page) {

@@ -6,7 +6,7 @@ use std::str::FromStr;
 use anyhow::{Context, Result, ensure};
 
 use crate::cli::datapath::{DatapathArgs, DeviceArgs, FrameArgs, NetworkArgs, QueueArgs, ReceiveArgs, RunningArgs};
-use crate::device::{self, DeviceWord, RxMode};
+use crate::device::{self, DeviceWord, FaultWord, RxMode};
 use crate::generate::read_program;
 use crate::report::Outcome;
 use crate::scenario::{
@@ -31,16 +31,17 @@ pub(crate) fn run(args: &DatapathArgs) -> Result<Outcome> {
 fn scenario(args: &DatapathArgs) -> Result<Datapath> {
     let stage: StageName = named("STAGE", &args.stage)?;
     let devices = devices(&args.devices, stage)?;
+    let fault = args.devices.fault.as_deref().map(|text| one("--fault", text)).transpose()?;
     let steers = stage == StageName::Steer;
     Ok(Datapath {
         schema: SCHEMA.into(),
         job: DATAPATH_JOB.into(),
         stage,
         drop: all("--drop", &args.network.drop)?,
-        fault: args.devices.fault.as_deref().map(|text| one("--fault", text)).transpose()?,
+        fault,
         capture: args.devices.capture.clone(),
         frames: frames(&args.frames, &devices)?,
-        receive: receiving(&args.receive, &devices)?,
+        receive: receiving(&args.receive, &devices, fault)?,
         run: running(&args.run, &devices, steers),
         network: network(&args.network, &devices, stage)?,
         udp: udp(&args.queues, stage)?,
@@ -97,10 +98,11 @@ fn frames(args: &FrameArgs, devices: &Devices) -> Result<Option<FramesOf>> {
     }))
 }
 
-fn receiving(args: &ReceiveArgs, devices: &Devices) -> Result<Receiving> {
+fn receiving(args: &ReceiveArgs, devices: &Devices, fault: Option<FaultWord>) -> Result<Receiving> {
+    let duplicates = fault.is_some_and(|fault| fault.duplicate_ppm > 0);
     let mode = match &args.receive {
         Some(text) => named("--receive", text)?,
-        None if devices.receiving().into_iter().all(device::lands) => RxMode::default(),
+        None if !duplicates && devices.receiving().into_iter().all(device::lands) => RxMode::default(),
         None => RxMode::Copy,
     };
     let alloc = match &args.alloc {

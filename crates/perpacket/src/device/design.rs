@@ -8,7 +8,7 @@ use datapath::device::{Land, Lend, TxLock};
 use datapath::receive::{
     AnyContext, Buffers, Copying, Handing, Paged, Poll, PollDropped, Pool, Receive, System,
 };
-use pagefrag::{Guard, Mutex, PagePool, PoolConfig, SharedCache, Source, SpinLock, buffer_bytes};
+use pagefrag::{Mutex, PagePool, PoolConfig, Source, SpinLock, buffer_bytes};
 use serde::{Deserialize, Serialize};
 
 use crate::words::nearest;
@@ -146,8 +146,8 @@ pub(crate) fn receiver(queue: RxQueue, alloc: Alloc, rx: RxMode, longest: usize)
     match alloc {
         Alloc::Poll => driver(queue, Poll::new(source), rx, longest),
         Alloc::PollDropped => driver(queue, PollDropped::new(source), rx, longest),
-        Alloc::AnyContext => driver(queue, any_context::<SpinLock>(source), rx, longest),
-        Alloc::AnyContextMutex => driver(queue, any_context::<Mutex>(source), rx, longest),
+        Alloc::AnyContext => driver(queue, AnyContext::<SpinLock>::alone(source), rx, longest),
+        Alloc::AnyContextMutex => driver(queue, AnyContext::<Mutex>::alone(source), rx, longest),
         Alloc::PagePool => driver(queue, Pool::new(page_pool(longest), true), rx, longest),
         Alloc::PagePoolFrag => driver(queue, Pool::new(page_pool(longest), false), rx, longest),
         Alloc::System => driver(queue, System, rx, longest),
@@ -179,12 +179,8 @@ fn driver<B: Buffers + 'static>(
     })
 }
 
-fn any_context<G: Guard>(source: std::sync::Arc<Source>) -> AnyContext<G> {
-    AnyContext::new(SharedCache::with_source(source).into())
-}
-
 /// A pool of pages that such a frame fits into with all that surrounds it. Of 4 KiB, unless that is too little.
-fn page_pool(longest: usize) -> PagePool {
+pub(crate) fn page_pool(longest: usize) -> PagePool {
     PagePool::new(PoolConfig::default().with_page_bytes(buffer_bytes(longest)))
 }
 

@@ -21,7 +21,7 @@ mod wire;
 mod word;
 
 pub(crate) use check::{check, check_memory, refuse_in_the_kernel};
-pub(crate) use design::{Alloc, Lock, RxMode, RxQueue, receiver};
+pub(crate) use design::{Alloc, Lock, RxMode, RxQueue, page_pool, receiver};
 pub(crate) use lane::{Lane, Sent};
 pub(crate) use rules::{AddressWord, FaultWord, MacWord, NeighbourWord, Prefix, RouteWord, RuleWord, ports};
 pub(crate) use run::{Account, run};

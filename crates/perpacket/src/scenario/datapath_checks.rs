@@ -167,6 +167,11 @@ fn check_receiving(scenario: &Datapath) -> Result<()> {
             " copies: an allocator must be named"
         }
     );
+    ensure!(
+        scenario.fault.is_none_or(|fault| fault.duplicate_ppm == 0) || receive.mode == device::RxMode::Copy,
+        "--fault duplicate with --receive {}: there is no second page for the second frame; use --receive copy",
+        receive.mode
+    );
     for word in scenario.devices.receiving() {
         ensure!(
             receive.mode != device::RxMode::Fragment || *word == DeviceWord::Synthetic,

@@ -1,14 +1,18 @@
 //! A worker for each thread, and queues between threads.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use datapath::device::{
-    CapturedRx, CapturedTx, Dummy, FaultSpec, FaultyLand, FaultyLend, Land, Lend, Transmit,
+    CapturedRx, CapturedTx, Dummy, FaultSpec, FaultyLand, FaultyLend, Land, Lend, Lending, Transmit,
 };
 use datapath::queue::{Outlet, bounded};
-use datapath::stage::{EarlyDrop, Forward};
+use datapath::stage::filter::{Action, Filter};
+use datapath::stage::udp::Unclaimed;
+use datapath::stage::{EarlyDrop, Steer, Udp};
+use datapath::steering::{Key, Toeplitz};
 use datapath::{Reason, Worker};
 use linux::cpu;
 use measure::record::Warning;
@@ -17,7 +21,7 @@ use super::open::{self, Facts, FrameSource, Ground, Opened, Use};
 use super::pcap::CaptureSink;
 use super::stages::{self, MadeUp};
 use super::threads::{Consumer, Lane, Role};
-use crate::device::{Destinations, DeviceWord, RxQueue, ports, receiver};
+use crate::device::{Destinations, DeviceWord, RxMode, RxQueue, page_pool, ports, receiver};
 use crate::scenario::{Datapath, StageName};
 
 /// A run about to begin.
@@ -46,6 +50,11 @@ impl Plan {
         let mut builder = Builder::new(scenario)?;
         let receivers = builder.cpus.clone();
         let mut workers = builder.receivers()?;
+        if !scenario.drop.is_empty() {
+            let rules = stages::rules(&scenario.drop)?;
+            let filter = || Filter::new(rules.clone(), Action::Accept);
+            workers = workers.into_iter().map(|worker| worker.stage(filter())).collect();
+        }
         let (mut lanes, mut consumers) = (Vec::new(), Vec::new());
         let mut outlets = Vec::new();
         match scenario.stage {
@@ -115,7 +124,7 @@ impl<'a> Builder<'a> {
         for opened in &mut self.rx {
             let longest = opened.facts.longest;
             for (queue, worker) in opened.rx.drain(..).zip(&mut workers) {
-                let queue = decorated(queue, self.scenario, self.witness.as_ref(), &mut self.queues)?;
+                let queue = decorated(queue, self.scenario, self.witness.as_ref(), &mut self.queues, longest)?;
                 let side = receiver(queue, receive.alloc.unwrap_or_default(), receive.mode, longest)?;
                 *worker = Some(match worker.take() {
                     Some(worker) => worker.receive(side),
@@ -153,12 +162,74 @@ impl<'a> Builder<'a> {
         Ok(with_ports(workers, self.senders()))
     }
 
-    fn delivered(&mut self, _workers: Vec<Worker>) -> Result<(Vec<Worker>, Vec<Consumer>, Vec<Outlet>)> {
-        anyhow::bail!("not there yet")
+    /// Workers that give datagrams to queues, and the threads that read these. Where answers can be sent, a router behind that
+    /// stage sends them: hosts then find the addresses, and learn that nobody has a port.
+    fn delivered(&mut self, workers: Vec<Worker>) -> Result<(Vec<Worker>, Vec<Consumer>, Vec<Outlet>)> {
+        let udp = self.scenario.udp.as_ref().context("no queues are described")?;
+        let ports: Vec<u16> = ports(&udp.ports)?.collect();
+        let allowed = cpu::allowed()?;
+        let (mut consumers, mut outlets) = (Vec::new(), Vec::new());
+        for (number, &port) in ports.iter().enumerate() {
+            let (outlet, inlet) = bounded(udp.limit, Reason::SocketFull);
+            outlets.push(outlet);
+            // From the first CPU on: the last ones receive.
+            consumers.push(Consumer { port, cpu: allowed[number % allowed.len()], inlet });
+        }
+        let answers = !self.scenario.devices.ports.is_empty();
+        let mut routers = match answers {
+            true => stages::forward(self.scenario, &self.facts(), None, workers.len())?,
+            false => Vec::new(),
+        }
+        .into_iter();
+        let addresses: Vec<IpAddr> =
+            self.scenario.network.addresses.iter().map(|word| word.prefix.address).collect();
+        let with_stages = |worker: Worker| {
+            let receivers = ports.iter().enumerate().map(|(queue, port)| (*port, queue as u16));
+            let stage = Udp::new(receivers).with_addresses(addresses.clone());
+            let worker = outlets.iter().fold(worker, |worker, outlet| worker.outlet(outlet.clone()));
+            match routers.next() {
+                Some(router) => worker.stage(stage.with_unclaimed(Unclaimed::Pass)).stage(router),
+                None => worker.stage(stage),
+            }
+        };
+        let workers = workers.into_iter().map(with_stages).collect();
+        Ok((with_ports(workers, self.senders()), consumers, outlets))
     }
 
-    fn steered(&mut self, _workers: Vec<Worker>) -> Result<(Vec<Worker>, Vec<Lane>, Vec<Outlet>)> {
-        anyhow::bail!("not there yet")
+    /// Workers that deal flows out to the backlogs of CPUs, and the threads that work on these.
+    fn steered(&mut self, workers: Vec<Worker>) -> Result<(Vec<Worker>, Vec<Lane>, Vec<Outlet>)> {
+        let steer = self.scenario.steer.as_ref().context("no CPUs are named")?;
+        let cpus = steer.cpus.len();
+        let (mut outlets, mut behind) = (Vec::new(), Vec::new());
+        for _ in 0..cpus {
+            let (outlet, inlet) = bounded(steer.backlog, Reason::BacklogFull);
+            outlets.push(outlet);
+            behind.push(Worker::new(Box::new(inlet)));
+        }
+        behind = match self.scenario.devices.tx {
+            Some(_) => self.routed(behind)?,
+            None => behind.into_iter().map(|worker| worker.stage(EarlyDrop)).collect(),
+        };
+        let lane = |(worker, &cpu): (Worker, &usize)| Lane {
+            role: Role::Backlog,
+            cpu,
+            worker,
+            count: None,
+            budget: self.scenario.receive.budget,
+            sleeps: !self.scenario.receive.busy,
+            outlets: Vec::new(),
+        };
+        let lanes = behind.into_iter().zip(&steer.cpus).map(lane).collect();
+        let hash = Toeplitz::new(&Key::MICROSOFT);
+        let with_stage = |worker: Worker| -> Result<Worker> {
+            let hash = hash.clone();
+            let table = Steer::even(cpus as u16, false);
+            let stage = Steer::new(Box::new(move |packet| hash.hash_packet(packet)), table, outlets.clone())?;
+            let stage = if steer.flow_limit { stage.with_flow_limit() } else { stage };
+            Ok(outlets.iter().fold(worker, |worker, outlet| worker.outlet(outlet.clone())).stage(stage))
+        };
+        let workers = workers.into_iter().map(with_stage).collect::<Result<_>>()?;
+        Ok((workers, lanes, outlets))
     }
 }
 
@@ -168,6 +239,7 @@ fn decorated(
     scenario: &Datapath,
     witness: Option<&CaptureSink>,
     queues: &mut u64,
+    longest: usize,
 ) -> Result<RxQueue> {
     // Each queue has faults of its own.
     let seed = scenario.run.seed.wrapping_add(*queues);
@@ -199,7 +271,13 @@ fn decorated(
             None => queue,
         })
     };
+    // Whatever copies can be handed a frame twice: a device that writes into pages then lends them.
+    let lends = spec.is_some() && scenario.receive.mode == RxMode::Copy;
     Ok(match queue {
+        RxQueue::Lands(queue) if lends => {
+            RxQueue::Lends(lend(Box::new(Lending::new(queue, page_pool(longest))))?)
+        }
+        RxQueue::LandsIn(queue, pool) if lends => RxQueue::Lends(lend(Box::new(Lending::new(queue, pool)))?),
         RxQueue::Lends(queue) => RxQueue::Lends(lend(queue)?),
         RxQueue::Lands(queue) => RxQueue::Lands(land(queue)?),
         RxQueue::LandsIn(queue, pool) => RxQueue::LandsIn(land(queue)?, pool),

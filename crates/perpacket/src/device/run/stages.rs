@@ -5,12 +5,13 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use datapath::stage::PortAddress;
+use datapath::stage::filter::{Action, Network, Rule};
 use datapath::stage::forward::{Forward, ForwardConfig, Port, Route, StaticNeighbour, Towards};
 use datapath::table::synthetic;
 use datapath::wire::ethernet::MacAddress;
 
 use super::open::Facts;
-use crate::device::RouteWord;
+use crate::device::{Prefix, RouteWord, RuleWord};
 use crate::device::tables::destinations;
 use crate::scenario::Datapath;
 
@@ -84,6 +85,24 @@ pub(super) fn forward(
         config.neighbours.extend(&made_up.neighbours);
     }
     Forward::group(&config, workers).context("set up the router")
+}
+
+/// Rules of the filter.
+pub(super) fn rules(words: &[RuleWord]) -> Result<Vec<Rule>> {
+    let network = |prefix: Option<Prefix>| -> Result<Option<Network>> {
+        let Some(prefix) = prefix else { return Ok(None) };
+        Ok(Some(Network::new(prefix.address, prefix.bits).with_context(|| format!("--drop with {prefix}"))?))
+    };
+    let rule = |word: &RuleWord| -> Result<Rule> {
+        Ok(Rule {
+            source: network(word.source)?,
+            destination: network(word.destination)?,
+            protocol: word.protocol,
+            destination_ports: word.ports.map(|(first, last)| first..=last),
+            ..Rule::any(Action::Drop)
+        })
+    };
+    words.iter().map(rule).collect()
 }
 
 fn port_of(scenario: &Datapath, port: usize, facts: &Facts) -> Port {
