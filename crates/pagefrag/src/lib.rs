@@ -135,6 +135,20 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
+//! # What it costs
+//!
+//! Taken, written at both ends, and ended, in bursts of 64 on one thread, ns per buffer (`perpacket alloc`, AMD EPYC; the loop itself
+//! is 1.8 of it; blocks wait but in the second row):
+//!
+//! | | 256 bytes | 1024 | 2048 |
+//! |---|---|---|---|
+//! | [`PollCache`], given back | 2.9 | 3.8 | 5.2 |
+//! | the same without [blocks that wait](PollCache::with_waiting_blocks) | 3.0 | 29 | 79 |
+//! | [`PollCache`], dropped; [together](drop_all) | 3.8; 3.2 | 4.7; 3.8 | 5.8; 4.5 |
+//! | [`SharedCache`], spin lock; [a burst at once](SharedCache::alloc_many) | 5.2; 3.5 | 8.3; 4.6 | 8.6; 6.3 |
+//! | [`PagePool`], recycled; through its ring | 10; 13 | 9.3; 13 | 8.8; 12 |
+//! | system allocator (glibc) | 30 | 34 | 48 |
+//!
 //! # What it is not
 //!
 //! No general allocator: a fragment's bytes cannot be taken again before all fragments of its block have ended. No
