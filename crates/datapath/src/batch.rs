@@ -66,6 +66,13 @@ impl Batch {
         self.verdicts.push(verdict);
     }
 
+    /// Moves the last so many before all others: a stage held them, and they have come earlier.
+    pub fn move_first(&mut self, packets: usize) {
+        let packets = packets.min(self.len());
+        self.packets.as_mut_slice().rotate_right(packets);
+        self.verdicts.rotate_right(packets);
+    }
+
     /// The packet at this place.
     pub fn packet(&self, index: usize) -> &PacketBuf {
         &self.packets[index]

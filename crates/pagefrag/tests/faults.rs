@@ -2,7 +2,10 @@
 
 mod support;
 
-use pagefrag::{Align, AllocError, Frag, LARGE_BLOCK_BYTES, PollCache, SMALL_BLOCK_BYTES};
+use pagefrag::{
+    Align, AllocError, Frag, HEADROOM, LARGE_BLOCK_BYTES, PacketBuf, PollCache, SMALL_BLOCK_BYTES,
+    buffer_bytes,
+};
 use support::Watched;
 
 /// 2c2ade81741c: with as many references as bytes, fragments of one byte took the last one that belonged to the cache, and
@@ -151,5 +154,40 @@ fn odd_lengths_leave_the_next_fragment_aligned() {
         let mut ranges = frags.each_ref().map(|(_, frag)| frag.as_ptr_range());
         ranges.sort_by_key(|range| range.start);
         assert!(ranges.windows(2).all(|pair| pair[0].end <= pair[1].start), "no two overlap");
+    }
+}
+
+/// 3226b158e67c, of packets: what is accounted for a queue of tiny ones, one left over of each block.
+#[test]
+fn a_queue_of_tiny_packets_is_not_accounted_too_small() {
+    let memory = Watched::new();
+    let mut cache = PollCache::with_source(memory.source().share());
+    let mut queue = Vec::new();
+    while memory.alive_bytes() < 20 * LARGE_BLOCK_BYTES {
+        let passing: Vec<Frag> = (0..80).map(|_| cache.alloc(384, Align::CACHE_LINE).unwrap()).collect();
+        let mut tiny = PacketBuf::new(cache.alloc(buffer_bytes(1), Align::CACHE_LINE).unwrap(), HEADROOM);
+        tiny.put(1).unwrap().fill(1);
+        queue.push(tiny);
+        drop(passing);
+    }
+    drop(cache);
+    let accounted: usize = queue.iter().map(PacketBuf::truesize).sum();
+    assert!(accounted >= memory.alive_bytes(), "{accounted} bytes for {}", memory.alive_bytes());
+    let cut: usize = queue.iter().map(|packet| buffer_bytes(packet.len())).sum();
+    assert!(cut * 20 < memory.alive_bytes(), "the bytes that were cut would understate it");
+}
+
+/// tun asked for lengths of any size: buffers are rounded to cache lines, so that the next one begins at one.
+#[test]
+fn buffers_of_odd_lengths_begin_and_end_at_cache_lines() {
+    let memory = Watched::new();
+    let mut cache = PollCache::with_source(memory.source().share());
+    for len in (1..2000).step_by(if cfg!(miri) { 333 } else { 3 }) {
+        // Without an alignment asked for.
+        let frag = cache.alloc(buffer_bytes(len), Align::BYTE).unwrap();
+        assert_eq!((frag.as_ptr().addr() % 64, frag.len() % 64), (0, 0), "{len}");
+        let mut packet = PacketBuf::new(frag, HEADROOM);
+        packet.put(len).unwrap().fill(0xff);
+        assert_eq!((packet.data().as_ptr().addr() + 14) % 4, 0, "the IP header is aligned");
     }
 }

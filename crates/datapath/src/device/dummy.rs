@@ -167,10 +167,12 @@ impl SpinLock {
 
 #[cfg(test)]
 mod tests {
+    use pagefrag::Piece;
+
     use super::*;
 
     fn packets(count: usize) -> Vec<PacketBuf> {
-        (0..count).map(|_| PacketBuf::new(vec![0u8; 512], 64)).collect()
+        (0..count).map(|_| PacketBuf::from(Piece::from(vec![0u8; 60]))).collect()
     }
 
     #[test]

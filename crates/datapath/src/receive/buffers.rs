@@ -52,6 +52,35 @@ impl Buffers for Poll {
     }
 }
 
+/// The same cache, where packets end as they do far from their poll loop: each by an atomic operation of its own.
+#[derive(Debug)]
+pub struct PollDropped {
+    poll: Poll,
+}
+
+impl PollDropped {
+    /// With blocks from this source.
+    pub fn new(source: Arc<Source>) -> Self {
+        Self { poll: Poll::new(source) }
+    }
+}
+
+impl Buffers for PollDropped {
+    #[inline]
+    fn buffer(&mut self, data_bytes: usize) -> Result<PacketBuf, AllocError> {
+        self.poll.buffer(data_bytes)
+    }
+
+    #[inline]
+    fn give_back(&mut self, packet: PacketBuf) {
+        drop(packet);
+    }
+
+    fn pinned_bytes(&self) -> Option<u64> {
+        self.poll.pinned_bytes()
+    }
+}
+
 /// A page-fragment cache that every context may use, and so must guard.
 #[derive(Debug)]
 pub struct AnyContext<G: Guard> {
@@ -59,6 +88,11 @@ pub struct AnyContext<G: Guard> {
 }
 
 impl<G: Guard> AnyContext<G> {
+    /// A cache of its own that differs from that of [`Poll`] by its guard alone, with blocks from this source.
+    pub fn alone(source: Arc<Source>) -> Self {
+        Self::new(SharedCache::with_source(source).with_waiting_blocks(WAITING_BLOCKS).into())
+    }
+
     /// This cache, which other workers may use as well.
     pub fn new(cache: Arc<SharedCache<G>>) -> Self {
         Self { cache }

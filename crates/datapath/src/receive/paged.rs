@@ -82,6 +82,15 @@ impl<B: Buffers> Paged<B> {
         Some(packet)
     }
 
+    /// The head is a buffer, what is attached to it are pages of the pool.
+    fn take_apart(&mut self, packet: PacketBuf) {
+        let mut pieces = packet.into_pieces();
+        if let Some(head) = pieces.next() {
+            self.buffers.give_back(PacketBuf::new(head, 0));
+        }
+        pieces.for_each(|piece| self.pool.recycle_piece(piece));
+    }
+
     fn give_to_device(&mut self, page: Page) {
         if let Err(page) = self.queue.post(page) {
             self.pool.recycle(page);
@@ -106,8 +115,11 @@ impl<B: Buffers> Receive for Paged<B> {
 
     fn reclaim(&mut self, packets: &mut Vec<PacketBuf>) {
         for packet in packets.drain(..) {
-            // Fragments first: they are pages of the pool, the head is one or a buffer.
-            self.pool.recycle_packet(packet);
+            match self.handing {
+                Handing::Page | Handing::Fragment => self.pool.recycle_packet(packet),
+                Handing::Copy | Handing::CopyBreak(_) if packet.is_linear() => self.buffers.give_back(packet),
+                Handing::Copy | Handing::CopyBreak(_) => self.take_apart(packet),
+            }
         }
     }
 

@@ -1,12 +1,22 @@
 //! What is done with packets between receiving and sending.
 
 mod early;
+pub mod filter;
+pub mod forward;
+mod send_all;
+pub mod steer;
+pub mod udp;
 
 use std::net::IpAddr;
 
 use crate::Batch;
 
 pub use early::EarlyDrop;
+pub use filter::Filter;
+pub use forward::{Forward, ForwardConfig, Router};
+pub use send_all::SendAll;
+pub use steer::Steer;
+pub use udp::Udp;
 
 /// One step of the way. A stage works on the packets of a batch that have no verdict yet.
 pub trait Stage: Send {
@@ -43,4 +53,20 @@ pub struct PortAddress {
     pub address: IpAddr,
     /// Bits of it that all hosts on the link share.
     pub prefix_bits: u8,
+}
+
+impl PortAddress {
+    /// Whether this address is on the same link, by its prefix.
+    pub fn has(&self, address: IpAddr) -> bool {
+        let same = |differing: u32, bits: u32| differing >= u32::from(self.prefix_bits).min(bits);
+        match (self.address, address) {
+            (IpAddr::V4(own), IpAddr::V4(other)) => {
+                same((own.to_bits() ^ other.to_bits()).leading_zeros(), 32)
+            }
+            (IpAddr::V6(own), IpAddr::V6(other)) => {
+                same((own.to_bits() ^ other.to_bits()).leading_zeros(), 128)
+            }
+            _ => false,
+        }
+    }
 }

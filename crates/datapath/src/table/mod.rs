@@ -1,1 +1,47 @@
-//! To come.
+//! Longest-prefix match: which next hop leads to an address.
+//!
+//! [`Routes`] is the list that is changed. A table is made from it as a whole, within a fraction of a second for the whole
+//! Internet, and is only read from then on: any number of threads may share it, and whoever forwards takes a new one when
+//! there is one.
+//!
+//! | table | for | what it costs |
+//! |---|---|---|
+//! | [`Dir24`] | IPv4 | 32 MiB whatever the routes; one access to memory for prefixes up to /24, two beyond |
+//! | [`Poptrie`] | IPv6; IPv4 where 32 MiB are too much, or for very many prefixes beyond /24 | grows with the routes (1,000,000 of IPv4: 10 MiB; 220,000 of IPv6: 10 MiB); one access for each 6 bits behind the first ones |
+//!
+//! Both answer bursts faster than single addresses: the accesses of one do not depend on those of another, and the CPU has
+//! many under way at once, as long as no wrong guess of a branch stops it. So `lookup_burst` works in stages, each a short loop over
+//! all addresses.
+//!
+//! ```
+//! use datapath::table::{Dir24, NextHop, Prefix, Route, Routes};
+//!
+//! let hop = |index| NextHop::new(index).unwrap();
+//! let routes: Routes<u32> = [
+//!     Route { prefix: Prefix::new(0, 0)?, next_hop: hop(0) },
+//!     Route { prefix: Prefix::new(0x0a00_0000, 8)?, next_hop: hop(1) },
+//! ]
+//! .into_iter()
+//! .collect();
+//! let table = Dir24::build(&routes)?;
+//! assert_eq!(table.lookup(0x0a01_0203), Some(hop(1)));
+//! let mut found = [None; 2];
+//! table.lookup_burst(&[0x0a01_0203, 0xc0a8_0001], &mut found);
+//! assert_eq!(found, [Some(hop(1)), Some(hop(0))]);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+mod address;
+mod advise;
+mod dir24;
+mod error;
+mod poptrie;
+mod routes;
+pub mod synthetic;
+
+pub use address::Address;
+pub use advise::{Advise, Plain};
+pub use dir24::Dir24;
+pub use error::{BuildError, PrefixError};
+pub use poptrie::Poptrie;
+pub use routes::{NextHop, Prefix, Route, Routes};

@@ -51,7 +51,9 @@ mod malformed;
 mod parsed;
 
 pub use malformed::Malformed;
-pub use parsed::{Addresses, Family, Fragment, Frame, Parsed, PassedBy, Ports, decrement_ttl, parse};
+pub use parsed::{
+    Addresses, Family, Fragment, Frame, Parsed, PassedBy, Ports, decrement_ttl, parse, parse_head,
+};
 
 /// Protocol numbers (IANA), those of extension headers of IPv6 included.
 pub mod protocol {

@@ -13,7 +13,6 @@ use super::{
 
 /// What a frame holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(clippy::large_enum_variant, reason = "it is made and used up per packet, on the stack")]
 pub enum Frame {
     /// An IP packet, whose network header is right.
     Ip(Parsed),
@@ -232,10 +231,19 @@ impl Parsed {
 /// transports are not. Bytes behind the packet are padding, whatever they are.
 #[inline]
 pub fn parse(frame: &[u8]) -> Result<Frame, Malformed> {
+    parse_head(frame, frame.len())
+}
+
+/// As [`parse`], of a frame of `frame_bytes` of which only `head` is in one piece. Headers must be in it: a network header that
+/// goes on behind it is taken for a short one.
+#[inline]
+pub fn parse_head(head: &[u8], frame_bytes: usize) -> Result<Frame, Malformed> {
+    let frame = head;
     let link = ethernet::Header::read(frame).ok_or(Malformed::EthernetShort)?;
+    let packet_bytes = frame_bytes.max(frame.len()) - ethernet::HEADER_BYTES;
     match link.ether_type {
-        ether_type::IPV4 => parse_ipv4(frame, &link).map(Frame::Ip),
-        ether_type::IPV6 => parse_ipv6(frame, &link).map(Frame::Ip),
+        ether_type::IPV4 => parse_ipv4(frame, packet_bytes, &link).map(Frame::Ip),
+        ether_type::IPV6 => parse_ipv6(frame, packet_bytes, &link).map(Frame::Ip),
         ether_type::ARP => Arp::read(&frame[ethernet::HEADER_BYTES..]).map(Frame::Arp),
         ether_type::VLAN | ether_type::SERVICE_VLAN => Ok(Frame::PassedBy(PassedBy::Vlan)),
         ..ether_type::LOWEST => Ok(Frame::PassedBy(PassedBy::Length)),
@@ -245,7 +253,7 @@ pub fn parse(frame: &[u8]) -> Result<Frame, Malformed> {
 
 /// What RFC 1812 section 5.2.2 has a router check.
 #[inline]
-fn parse_ipv4(frame: &[u8], link: &ethernet::Header) -> Result<Parsed, Malformed> {
+fn parse_ipv4(frame: &[u8], packet_bytes: usize, link: &ethernet::Header) -> Result<Parsed, Malformed> {
     use ipv4::fields;
     let l3_offset = ethernet::HEADER_BYTES;
     let packet = frame.get(l3_offset..).unwrap_or(&[]);
@@ -259,12 +267,12 @@ fn parse_ipv4(frame: &[u8], link: &ethernet::Header) -> Result<Parsed, Malformed
         return Err(Malformed::Ipv4HeaderLength);
     }
     let l3_bytes = usize::from(u16_at(header, fields::TOTAL_LENGTH));
-    if l3_bytes < header_bytes || l3_bytes > packet.len() {
+    if l3_bytes < header_bytes || l3_bytes > packet_bytes {
         return Err(Malformed::Ipv4TotalLength);
     }
     let sum = match header_bytes {
         ipv4::HEADER_BYTES => Sum::ZERO.bytes(header),
-        _ => Sum::ZERO.bytes(&packet[..header_bytes]),
+        _ => Sum::ZERO.bytes(packet.get(..header_bytes).ok_or(Malformed::Ipv4Short)?),
     };
     if sum.finish() != 0 {
         return Err(Malformed::Ipv4Checksum);
@@ -286,13 +294,13 @@ fn parse_ipv4(frame: &[u8], link: &ethernet::Header) -> Result<Parsed, Malformed
         },
         ttl: header[fields::TTL],
         protocol,
-        ports: ports(&packet[header_bytes..l3_bytes], protocol, fragment),
+        ports: ports(&packet[header_bytes..l3_bytes.min(packet.len())], protocol, fragment),
         fragment,
     })
 }
 
 #[inline]
-fn parse_ipv6(frame: &[u8], link: &ethernet::Header) -> Result<Parsed, Malformed> {
+fn parse_ipv6(frame: &[u8], packet_bytes: usize, link: &ethernet::Header) -> Result<Parsed, Malformed> {
     use ipv6::fields;
     let l3_offset = ethernet::HEADER_BYTES;
     let packet = frame.get(l3_offset..).unwrap_or(&[]);
@@ -301,7 +309,10 @@ fn parse_ipv6(frame: &[u8], link: &ethernet::Header) -> Result<Parsed, Malformed
         return Err(Malformed::Ipv6Version);
     }
     let l3_bytes = ipv6::HEADER_BYTES + usize::from(u16_at(header, fields::PAYLOAD_LENGTH));
-    let packet = packet.get(..l3_bytes).ok_or(Malformed::Ipv6PayloadLength)?;
+    if l3_bytes > packet_bytes {
+        return Err(Malformed::Ipv6PayloadLength);
+    }
+    let packet = &packet[..l3_bytes.min(packet.len())];
     let chain = ipv6::walk(packet, header[fields::NEXT_HEADER])?;
     let fragment = chain.fragment.map(|field| Fragment { offset_bytes: field & !7, more: field & 1 != 0 });
     Ok(Parsed {

@@ -147,9 +147,27 @@ pub struct Sender {
 /// The longest error: what [`write()`] needs room for at most.
 pub const BYTES_MAX: usize = ipv6::LINK_BYTES_MIN;
 
-/// Writes an error about the packet, which must be as it came, to the start of `out`: network header, message, and as much of
-/// the packet as fits 576 bytes in all (RFC 1812 section 4.3.2.3) or 1280 (RFC 4443 section 2.4 (c)). How long it is, without a
-/// link header.
+/// Bytes that an error puts in front of what it quotes: network header and ICMP header.
+pub const fn front_bytes(family: Family) -> usize {
+    match family {
+        Family::V4 => ipv4::HEADER_BYTES + HEADER_BYTES,
+        Family::V6 => ipv6::HEADER_BYTES + HEADER_BYTES,
+    }
+}
+
+/// How much of a packet is quoted: as much as fits 576 bytes in all (RFC 1812 section 4.3.2.3) or 1280 (RFC 4443 section 2.4
+/// (c)).
+pub fn quoted_bytes(packet: &Parsed) -> usize {
+    let family = packet.addresses.family();
+    let limit_bytes = match family {
+        Family::V4 => ipv4::DATAGRAM_BYTES_MIN,
+        Family::V6 => ipv6::LINK_BYTES_MIN,
+    };
+    packet.l3_bytes.min(limit_bytes - front_bytes(family))
+}
+
+/// Writes an error about the packet, which must be as it came, to the start of `out`: network header, message, and
+/// [as much](quoted_bytes) of the packet as belongs there. How long it is, without a link header.
 pub fn write(
     out: &mut [u8],
     problem: Problem,
@@ -157,15 +175,23 @@ pub fn write(
     frame: &[u8],
     packet: &Parsed,
 ) -> Result<usize, NoRoom> {
-    let (header_bytes, limit_bytes) = match packet.addresses {
-        Addresses::V4 { .. } => (ipv4::HEADER_BYTES, ipv4::DATAGRAM_BYTES_MIN),
-        Addresses::V6 { .. } => (ipv6::HEADER_BYTES, ipv6::LINK_BYTES_MIN),
-    };
+    let front = front_bytes(packet.addresses.family());
     let quoted = packet.l3(frame);
-    let quoted = &quoted[..quoted.len().min(limit_bytes - header_bytes - HEADER_BYTES)];
-    let bytes = header_bytes + HEADER_BYTES + quoted.len();
+    let quoted = &quoted[..quoted.len().min(quoted_bytes(packet))];
+    let bytes = front + quoted.len();
     let out = room(out, bytes, "an ICMP error")?;
-    let message_bytes = bytes - header_bytes;
+    out[front..].copy_from_slice(quoted);
+    write_front(out, problem, sender, packet)?;
+    Ok(bytes)
+}
+
+/// As [`write()`], where the quotation lies in place already: `out` is the whole error, its first [`front_bytes`] are
+/// written, and nothing is copied.
+pub fn write_front(out: &mut [u8], problem: Problem, sender: &Sender, packet: &Parsed) -> Result<(), NoRoom> {
+    let family = packet.addresses.family();
+    let header_bytes = front_bytes(family) - HEADER_BYTES;
+    room(out, front_bytes(family), "an ICMP error")?;
+    let message_bytes = out.len() - header_bytes;
     let addresses = match packet.addresses {
         Addresses::V4 { source: destination, .. } => {
             // Internetwork control (RFC 1812 section 4.3.2.5).
@@ -192,19 +218,18 @@ pub fn write(
             Addresses::V6 { source: sender.v6, destination }
         }
     };
-    write_message(&mut out[header_bytes..], problem, quoted, &addresses);
-    Ok(bytes)
+    write_message_header(&mut out[header_bytes..], problem, &addresses);
+    Ok(())
 }
 
-/// `message` is exactly as long as header and quotation.
-fn write_message(message: &mut [u8], problem: Problem, quoted: &[u8], addresses: &Addresses) {
+/// What follows the header is the quotation.
+fn write_message_header(message: &mut [u8], problem: Problem, addresses: &Addresses) {
     let family = addresses.family();
     let (kind, code) = problem.numbers(family);
     message[fields::TYPE] = kind;
     message[fields::CODE] = code;
     message[fields::CHECKSUM].fill(0);
     message[fields::REST].copy_from_slice(&problem.rest(family));
-    message[HEADER_BYTES..].copy_from_slice(quoted);
     let sum: Sum = sum_of(message, addresses);
     message[fields::CHECKSUM].copy_from_slice(&sum.finish().to_be_bytes());
 }

@@ -1,0 +1,66 @@
+//! The tables of both IP versions, and what they are asked with.
+
+use std::collections::HashSet;
+use std::net::IpAddr;
+
+use super::config::{ConfigError, Prefixed};
+use crate::table::{self, Address, NextHop, Poptrie, Prefix};
+
+/// Where packets go, as places in the list of next hops.
+#[derive(Debug)]
+pub(super) struct Routes {
+    v4: Poptrie<u32>,
+    v6: Poptrie<u128>,
+}
+
+impl Routes {
+    pub(super) fn new(prefixes: &[Prefixed]) -> Result<Self, ConfigError> {
+        let v4 = |network| if let IpAddr::V4(network) = network { Some(network.to_bits()) } else { None };
+        let v6 = |network| if let IpAddr::V6(network) = network { Some(network.to_bits()) } else { None };
+        let failed = |error: table::BuildError| ConfigError::Table(error.to_string());
+        Ok(Self {
+            v4: Poptrie::build(&collected(prefixes, v4)?).map_err(failed)?,
+            v6: Poptrie::build(&collected(prefixes, v6)?).map_err(failed)?,
+        })
+    }
+
+    pub(super) fn look_up_v4(&self, destinations: &[u32], found: &mut Vec<Option<NextHop>>) {
+        found.resize(destinations.len(), None);
+        self.v4.lookup_burst(destinations, found);
+    }
+
+    pub(super) fn look_up_v6(&self, destinations: &[u128], found: &mut Vec<Option<NextHop>>) {
+        found.resize(destinations.len(), None);
+        self.v6.lookup_burst(destinations, found);
+    }
+}
+
+/// Those of one version.
+fn collected<A: Address>(
+    prefixes: &[Prefixed],
+    of_version: impl Fn(IpAddr) -> Option<A>,
+) -> Result<table::Routes<A>, ConfigError> {
+    let mut count = 0;
+    let mut routes = Vec::new();
+    for prefixed in prefixes {
+        let Some(network) = of_version(prefixed.network) else { continue };
+        let prefix = Prefix::new(network, prefixed.prefix_bits).map_err(ConfigError::Prefix)?;
+        let next_hop = u16::try_from(prefixed.place).ok().and_then(NextHop::new);
+        let next_hop = next_hop.ok_or(ConfigError::Hops { most: usize::from(NextHop::INDEX_MAX) + 1 })?;
+        routes.push(table::Route { prefix, next_hop });
+        count += 1;
+    }
+    let routes: table::Routes<A> = routes.into_iter().collect();
+    if routes.len() < count {
+        return Err(twice(prefixes));
+    }
+    Ok(routes)
+}
+
+#[cold]
+fn twice(prefixes: &[Prefixed]) -> ConfigError {
+    let mut seen = HashSet::new();
+    let again = prefixes.iter().find(|of| !seen.insert((of.network, of.prefix_bits)));
+    let (network, prefix_bits) = again.map_or((std::net::Ipv4Addr::UNSPECIFIED.into(), 0), |of| (of.network, of.prefix_bits));
+    ConfigError::RouteTwice { network, prefix_bits }
+}

@@ -1,0 +1,25 @@
+//! What is done with a table's memory before it is written.
+
+/// Is shown every large array of a table once, allocated but not touched: the moment to ask for huge pages
+/// (`MADV_HUGEPAGE`), as it is when a page is first written that the kernel decides how large it is. Random look-ups in 32 MiB
+/// of small pages miss the TLB almost always.
+pub trait Advise {
+    /// Some memory. What is in it means nothing yet.
+    fn advise<T>(&mut self, memory: &[T]);
+}
+
+/// Leaves the memory as it comes.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Plain;
+
+impl Advise for Plain {
+    fn advise<T>(&mut self, _memory: &[T]) {}
+}
+
+/// The same elements in memory that was advised before they were written.
+pub(super) fn moved<T>(from: Vec<T>, advise: &mut impl Advise) -> Vec<T> {
+    let mut to = Vec::with_capacity(from.len());
+    advise.advise(to.spare_capacity_mut());
+    to.extend(from);
+    to
+}
