@@ -1,7 +1,7 @@
 //! Packets per second of one loop: synthetic, received by copy, forwarded by a table of this many prefixes to random
 //! destinations in it, and sent to a dummy device.
 //!
-//! `forward_rate [PREFIXES] [ROUNDS]`
+//! `forward_rate [PREFIXES] [ROUNDS]`: the best and the middle of short rounds, since other programs take time from long ones.
 
 use std::time::Instant;
 
@@ -17,15 +17,18 @@ use pagefrag::Source;
 const NEXT_HOPS: u16 = 64;
 /// Different frames that come in: more than a cache holds of what they look up.
 const FRAMES: usize = 1 << 20;
-const POLLS: usize = 100_000;
+const POLLS: usize = 1_000;
 const OWN: MacAddress = MacAddress([2, 0, 0, 0, 0, 1]);
 
 fn main() {
     let argument = |at: usize, usual: usize| std::env::args().nth(at).map_or(usual, |text| text.parse().expect("a number"));
-    let (prefixes, rounds) = (argument(1, 1_000_000), argument(2, 5));
+    let (prefixes, rounds) = (argument(1, 1_000_000), argument(2, 500));
     let routes = synthetic::ipv4(prefixes, NEXT_HOPS, 1);
     let mut numbers = Numbers::new(2);
-    let destinations: Vec<u32> = (0..FRAMES).filter_map(|_| synthetic::covered(&routes, &mut numbers)).collect();
+    let destinations: Vec<u32> = (0..FRAMES)
+        .filter_map(|_| synthetic::covered(&routes, &mut numbers))
+        .filter(|address| address >> 16 != 0xa9fe) // Link-local: not for a router.
+        .collect();
     let start = Instant::now();
     let forward = Forward::new(&config(&routes)).expect("a right configuration");
     println!("{prefixes} prefixes, set up in {:.1} s", start.elapsed().as_secs_f64());
@@ -35,13 +38,17 @@ fn main() {
     let mut worker = Worker::new(Box::new(Copying::new(Box::new(queue), Poll::new(Source::default().share()))))
         .stage(forward)
         .port(Box::new(dummy.queue(0).expect("there is one")));
-    for _ in 0..rounds {
+    let mut round = || {
         let start = Instant::now();
         for _ in 0..POLLS {
             worker.poll(BUDGET, 0).expect("a synthetic device does not fail");
         }
-        let ns = start.elapsed().as_nanos() as f64 / (POLLS * BUDGET) as f64;
-        println!("{ns:.1} ns a packet, {:.1} Mpps", 1_000.0 / ns);
+        start.elapsed().as_nanos() as f64 / (POLLS * BUDGET) as f64
+    };
+    let mut all: Vec<f64> = (0..rounds.max(1)).map(|_| round()).collect();
+    all.sort_by(f64::total_cmp);
+    for (what, ns) in [("best", all[0]), ("middle", all[all.len() / 2])] {
+        println!("{what}: {ns:.1} ns a packet, {:.1} Mpps", 1_000.0 / ns);
     }
     let ledger = worker.ledger();
     assert!(ledger.closes() && ledger.transmitted == ledger.received, "{ledger:?}");

@@ -15,6 +15,7 @@ pub mod cpu;
 mod error;
 pub mod ethtool;
 pub mod limits;
+pub mod memory;
 pub mod netns;
 pub mod nft;
 pub mod offload;

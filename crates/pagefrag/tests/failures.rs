@@ -223,9 +223,14 @@ fn a_pool_without_memory() {
 
 #[test]
 fn a_page_larger_than_any_memory_is_refused() {
-    let mut pool = PagePool::new(PoolConfig::default().with_page_bytes(usize::MAX));
-    assert!(pool.alloc().is_err());
-    assert!(pool.alloc_frag(100, Align::BYTE).is_err());
+    let memory = Watched::new();
+    memory.refuse_larger_than(1 << 30);
+    let source = memory.source().share();
+    let mut pool =
+        PagePool::new(PoolConfig::default().with_page_bytes(usize::MAX).with_source(source.clone()));
+    assert_eq!(pool.alloc().unwrap_err(), AllocError::OutOfMemory { bytes: 1 << 62 });
+    assert_eq!(pool.alloc_frag(100, Align::BYTE).unwrap_err(), AllocError::OutOfMemory { bytes: 100 });
+    assert_eq!(source.alive_bytes(), 0);
 }
 
 #[test]

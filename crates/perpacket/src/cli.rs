@@ -1,5 +1,7 @@
 //! Arguments: every flag once, in groups that the commands share.
 
+pub(crate) mod datapath;
+
 use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -7,6 +9,7 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
 
+use self::datapath::DatapathArgs;
 use crate::alloc::Threads;
 use crate::cell::{NO_QDISC, PREFIXES, parse_flows};
 use crate::device::{Alloc, Lock, RxMode};
@@ -29,9 +32,12 @@ pub(crate) enum Command {
     Ab(AbArgs),
     /// Send packets: from a program, flags or a capture file, over any backend, at the rate asked for
     Gen(Box<GenArgs>),
+    /// The device under test in user space: receive, drop, forward, deliver, steer; between devices that
+    /// need no kernel, or as a router between hosts
+    Datapath(Box<DatapathArgs>),
     /// Compare what a packet buffer costs, from allocators of ours and of others
     Alloc(AllocArgs),
-    /// Run a scenario file (TOML), as path, ab, gen, alloc and run print it with -v
+    /// Run a scenario file (TOML), as path, ab, gen, alloc, datapath and run print it with -v
     Run(RunArgs),
     /// Count what arrives on a device or at a socket, by flow, queue and CPU; with --mark what was lost,
     /// came twice, out of order or changed
@@ -250,7 +256,7 @@ pub(crate) struct SendArgs {
 #[derive(Debug, Args)]
 pub(crate) struct AllocArgs {
     /// Allocators: loop (none: what measuring costs), poll poll-leave poll-drop poll-drop-all spin spin-many
-    /// mutex (page-fragment caches), free-list, system, mimalloc, jemalloc, bytes, bytes-split [default: all]
+    /// mutex (page-fragment caches), pool-fast pool-ring pool-slow pool-frag (page pool), free-list, system, mimalloc, jemalloc, bytes, bytes-split [default: all]
     #[arg(value_name = "ALLOCATOR")]
     pub(crate) allocators: Vec<String>,
     /// Sizes of buffers in bytes, at most a page

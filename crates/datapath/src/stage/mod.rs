@@ -1,16 +1,22 @@
 //! What is done with packets between receiving and sending.
 
 mod early;
+pub mod filter;
 pub mod forward;
 mod send_all;
+pub mod steer;
+pub mod udp;
 
 use std::net::IpAddr;
 
 use crate::Batch;
 
 pub use early::EarlyDrop;
+pub use filter::Filter;
 pub use forward::{Forward, ForwardConfig, Router};
 pub use send_all::SendAll;
+pub use steer::Steer;
+pub use udp::Udp;
 
 /// One step of the way. A stage works on the packets of a batch that have no verdict yet.
 pub trait Stage: Send {

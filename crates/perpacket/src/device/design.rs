@@ -133,6 +133,8 @@ pub(crate) enum RxQueue {
     Lends(Box<dyn Lend>),
     /// It writes its frames into pages of the driver.
     Lands(Box<dyn Land>),
+    /// The same, into pages of this pool only.
+    LandsIn(Box<dyn Land>, PagePool),
 }
 
 /// The driver of a receiving queue, with memory of its own. `longest`: bytes of the longest frame, without FCS.
@@ -168,11 +170,17 @@ fn driver<B: Buffers + 'static>(
         RxQueue::Lands(queue) => {
             Box::new(Paged::new(queue, page_pool(longest), buffers, rx.handing(), longest))
         }
+        RxQueue::LandsIn(..) if rx == RxMode::Fragment => bail!(
+            "rx = {rx}: this device writes each frame into a page of its own; use rx page-pool, copy-break or copy"
+        ),
+        RxQueue::LandsIn(queue, pool) => {
+            Box::new(Paged::new(queue, pool, buffers, rx.handing(), longest))
+        }
     })
 }
 
 /// A pool of pages that such a frame fits into with all that surrounds it. Of 4 KiB, unless that is too little.
-fn page_pool(longest: usize) -> PagePool {
+pub(crate) fn page_pool(longest: usize) -> PagePool {
     PagePool::new(PoolConfig::default().with_page_bytes(buffer_bytes(longest)))
 }
 

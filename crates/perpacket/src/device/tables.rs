@@ -70,7 +70,7 @@ impl Routing {
         };
         let within: Vec<(u32, u8)> =
             table.as_slice().iter().map(|route| (route.prefix.address(), route.prefix.length())).collect();
-        Ok(Self { router: Router::new(&config)?, destinations: destinations(&within)? })
+        Ok(Self { router: Router::new(&config)?, destinations: destinations(&within, SEED)? })
     }
 }
 
@@ -80,10 +80,10 @@ fn port(mac: [u8; 6], address: Ipv4Addr) -> Port {
 }
 
 /// Addresses of hosts, each within a prefix drawn at random.
-fn destinations(prefixes: &[(u32, u8)]) -> Result<Arc<[u32]>> {
+pub(super) fn destinations(prefixes: &[(u32, u8)], seed: u64) -> Result<Arc<[u32]>> {
     let (least, most) = DESTINATIONS;
     let wanted = prefixes.len().next_power_of_two().clamp(least, most);
-    let mut numbers = Numbers::new(SEED);
+    let mut numbers = Numbers::new(seed);
     let mut addresses = Vec::with_capacity(wanted);
     // A few prefixes may lie within what no packet is sent to.
     for _ in 0..64 * wanted {

@@ -10,7 +10,7 @@ use template::{Addresses, CheckedFrame, UdpFrame};
 use crate::cell::FIRST_PORT;
 
 /// Entries of a receiving ring where pages are landed in, as drivers have them by default (IGB_DEFAULT_RXD, Linux 6.18).
-const RING_ENTRIES: usize = 256;
+pub(crate) const RING_ENTRIES: usize = 256;
 
 /// Bytes of a frame that are written anew each time: all headers of ours.
 const HEAD_BYTES: usize = 64;
@@ -22,10 +22,10 @@ const UDP_DESTINATION: usize = 36;
 const UDP_CHECKSUM: usize = 40;
 
 /// The hosts on the synthetic wire, from the addresses set aside for benchmarks (RFC 2544 appendix C.2.2).
-const SENDER_MAC: [u8; 6] = [2, 0, 0, 0, 1, 1];
+pub(crate) const SENDER_MAC: [u8; 6] = [2, 0, 0, 0, 1, 1];
 /// The MAC address of the device under test: of its first port.
 pub(crate) const PORT_MAC: [u8; 6] = [2, 0, 0, 0, 1, 2];
-const SENDER: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 1);
+pub(crate) const SENDER: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 1);
 /// The address of the device under test on its first port.
 pub(crate) const PORT_ADDRESS: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 2);
 

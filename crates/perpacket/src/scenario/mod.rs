@@ -3,6 +3,8 @@
 //! It is printed first, kept in the record, and `perpacket run` takes it back. Nothing that changes a figure is
 //! outside it, but for the machine.
 
+mod datapath;
+mod datapath_checks;
 mod allocate;
 mod generate;
 
@@ -18,6 +20,9 @@ use traffic::BackendKind;
 use crate::cell::{Cell, Factor, PathName, Setting};
 use crate::words::nearest;
 
+pub(crate) use datapath::{
+    DATAPATH_JOB, Datapath, Devices, FramesOf, Network, Receiving, Running, StageName, Steering, UdpQueues,
+};
 pub(crate) use allocate::{Allocate, AllocateMeasurement, JOB as ALLOC};
 pub(crate) use generate::{Generate, JOB, Packets, Send, Target};
 
@@ -239,6 +244,8 @@ pub(crate) enum AnyScenario {
     Measure(Scenario),
     /// Of `gen`.
     Generate(Generate),
+    /// Of `datapath`.
+    Datapath(Box<Datapath>),
     /// Of `alloc`.
     Allocate(Allocate),
 }
@@ -250,6 +257,7 @@ impl AnyScenario {
             text.parse::<toml::Table>().ok().and_then(|table| table.get("job")?.as_str().map(str::to_owned));
         match job.as_deref() {
             Some(generate::JOB) => Generate::from_toml(text).map(Self::Generate),
+            Some(DATAPATH_JOB) => Datapath::from_toml(text).map(Box::new).map(Self::Datapath),
             Some(allocate::JOB) => Allocate::from_toml(text).map(Self::Allocate),
             _ => Scenario::from_toml(text).map(Self::Measure),
         }

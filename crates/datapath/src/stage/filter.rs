@@ -1,0 +1,311 @@
+//! A few rules, the first that matches decides.
+
+use std::net::IpAddr;
+use std::ops::RangeInclusive;
+use std::str::FromStr;
+
+use pagefrag::PacketBuf;
+
+use super::Stage;
+use crate::batch::{Batch, Verdict};
+use crate::reason::Reason;
+use crate::table::{Prefix, PrefixError};
+use crate::wire::ethernet::{self, ether_type};
+use crate::wire::{self, Addresses, Frame, Ports, ipv4, protocol};
+
+/// What happens to packets that match.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Action {
+    /// The next stage sees them.
+    Accept,
+    /// They end as [`Reason::Filter`].
+    Drop,
+}
+
+/// What a packet must be for a rule to match it: all that is said.
+///
+/// A fragment without ports does not match a rule that has some, as in nftables; neither does a packet of the other
+/// IP version match a rule with an address.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Rule {
+    /// Its source is in this network.
+    pub source: Option<Network>,
+    /// Its destination is in this network.
+    pub destination: Option<Network>,
+    /// It is of this protocol ([`protocol`]).
+    pub protocol: Option<u8>,
+    /// Its source port is one of these.
+    pub source_ports: Option<RangeInclusive<u16>>,
+    /// Its destination port is one of these.
+    pub destination_ports: Option<RangeInclusive<u16>>,
+    /// What happens then.
+    pub action: Action,
+}
+
+/// A network of either IP version.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Network {
+    /// IPv4.
+    V4(Prefix<u32>),
+    /// IPv6.
+    V6(Prefix<u128>),
+}
+
+/// Goes through the rules for each packet, in their order: what it costs grows with their number. Frames that are not IP pass.
+///
+/// Reads no more than the rules need: nothing if the first one matches everything, no ports and no extension headers if none
+/// asks for them. What is read is checked; the checksum of the header is not.
+#[derive(Debug)]
+pub struct Filter {
+    rules: Vec<Rule>,
+    /// What happens where none matches.
+    otherwise: Action,
+    needs: Needs,
+    /// By rule, and at the end those that none matched.
+    matched: Vec<u64>,
+}
+
+/// How far a packet is read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Needs {
+    Nothing,
+    Addresses,
+    Transport,
+}
+
+/// What rules are compared with.
+#[derive(Debug, Clone, Copy)]
+struct Facts {
+    addresses: Addresses,
+    protocol: Option<u8>,
+    ports: Option<Ports>,
+}
+
+impl Filter {
+    /// With these rules.
+    pub fn new(rules: Vec<Rule>, otherwise: Action) -> Self {
+        let needs = rules.iter().map(Rule::needs).max().unwrap_or(Needs::Nothing);
+        let first_decides = rules.first().is_none_or(|rule| rule.needs() == Needs::Nothing);
+        let needs = if first_decides { Needs::Nothing } else { needs };
+        Self { matched: vec![0; rules.len() + 1], rules, otherwise, needs }
+    }
+
+    /// How many packets each rule matched, in their order, and at the end those that none did.
+    pub fn matched(&self) -> &[u64] {
+        &self.matched
+    }
+
+    #[inline]
+    fn verdict(&mut self, packet: &PacketBuf) -> Verdict {
+        match facts(packet.data(), packet.len(), self.needs) {
+            Some(facts) => self.decide(|rule| rule.matches(&facts)),
+            None => not_read(packet),
+        }
+    }
+
+    #[inline]
+    fn decide(&mut self, matches: impl Fn(&Rule) -> bool) -> Verdict {
+        let at = self.rules.iter().position(matches).unwrap_or(self.rules.len());
+        self.matched[at] += 1;
+        match self.rules.get(at).map_or(self.otherwise, |rule| rule.action) {
+            Action::Accept => Verdict::Pass,
+            Action::Drop => Verdict::Drop(Reason::Filter),
+        }
+    }
+}
+
+impl Stage for Filter {
+    fn name(&self) -> &'static str {
+        "filter"
+    }
+
+    fn run(&mut self, batch: &mut Batch, _now_ns: u64) {
+        for (_, packet, verdict) in batch.undecided() {
+            *verdict = match self.needs {
+                Needs::Nothing => self.decide(|_| true),
+                _ => self.verdict(packet),
+            };
+        }
+    }
+
+    fn events(&self) -> Vec<(&'static str, u64)> {
+        let (none, any) = self.matched.split_last().map_or((0, 0), |(none, each)| (*none, each.iter().sum()));
+        vec![("matched by a rule", any), ("matched by none", none)]
+    }
+}
+
+impl Rule {
+    /// Matches everything.
+    pub fn any(action: Action) -> Self {
+        let (source, destination, source_ports, destination_ports) = (None, None, None, None);
+        Self { source, destination, protocol: None, source_ports, destination_ports, action }
+    }
+
+    fn needs(&self) -> Needs {
+        if self.protocol.is_some() || self.source_ports.is_some() || self.destination_ports.is_some() {
+            Needs::Transport
+        } else if self.source.is_some() || self.destination.is_some() {
+            Needs::Addresses
+        } else {
+            Needs::Nothing
+        }
+    }
+
+    #[inline]
+    fn matches(&self, facts: &Facts) -> bool {
+        let has = |ports: &Option<RangeInclusive<u16>>, port: fn(Ports) -> u16| match ports {
+            Some(ports) => facts.ports.is_some_and(|of| ports.contains(&port(of))),
+            None => true,
+        };
+        self.protocol.is_none_or(|protocol| facts.protocol == Some(protocol))
+            && self.source.is_none_or(|network| network.has_source(&facts.addresses))
+            && self.destination.is_none_or(|network| network.has_destination(&facts.addresses))
+            && has(&self.source_ports, |ports| ports.source)
+            && has(&self.destination_ports, |ports| ports.destination)
+    }
+}
+
+impl Network {
+    /// The network of this address and so many bits; the other bits must be 0.
+    pub fn new(address: IpAddr, prefix_bits: u8) -> Result<Self, PrefixError> {
+        Ok(match address {
+            IpAddr::V4(address) => Self::V4(Prefix::new(address.to_bits(), prefix_bits)?),
+            IpAddr::V6(address) => Self::V6(Prefix::new(address.to_bits(), prefix_bits)?),
+        })
+    }
+
+    #[inline]
+    fn has_source(&self, addresses: &Addresses) -> bool {
+        match (self, addresses) {
+            (Self::V4(network), Addresses::V4 { source, .. }) => network.contains(*source),
+            (Self::V6(network), Addresses::V6 { source, .. }) => network.contains(*source),
+            _ => false,
+        }
+    }
+
+    #[inline]
+    fn has_destination(&self, addresses: &Addresses) -> bool {
+        match (self, addresses) {
+            (Self::V4(network), Addresses::V4 { destination, .. }) => network.contains(*destination),
+            (Self::V6(network), Addresses::V6 { destination, .. }) => network.contains(*destination),
+            _ => false,
+        }
+    }
+}
+
+/// None if it is not IP, or malformed.
+#[inline]
+fn facts(head: &[u8], frame_bytes: usize, needs: Needs) -> Option<Facts> {
+    if needs <= Needs::Addresses
+        && let Some(addresses) = addresses(head)
+    {
+        return Some(Facts { addresses, protocol: None, ports: None });
+    }
+    match wire::parse_head(head, frame_bytes) {
+        Ok(Frame::Ip(parsed)) => {
+            Some(Facts { addresses: parsed.addresses, protocol: Some(parsed.protocol), ports: parsed.ports })
+        }
+        _ => None,
+    }
+}
+
+/// Of IPv4, where nothing else is needed.
+#[inline]
+fn addresses(head: &[u8]) -> Option<Addresses> {
+    const BYTES: usize = ethernet::HEADER_BYTES + ipv4::HEADER_BYTES;
+    let [_, _, _, _, _, _, _, _, _, _, _, _, high, low, first, .., s0, s1, s2, s3, d0, d1, d2, d3] = *head.first_chunk::<BYTES>()?;
+    if u16::from_be_bytes([high, low]) != ether_type::IPV4 || first >> 4 != 4 {
+        return None;
+    }
+    let (source, destination) = (u32::from_be_bytes([s0, s1, s2, s3]), u32::from_be_bytes([d0, d1, d2, d3]));
+    Some(Addresses::V4 { source, destination })
+}
+
+#[cold]
+fn not_read(packet: &PacketBuf) -> Verdict {
+    match wire::parse_head(packet.data(), packet.len()) {
+        Err(malformed) => Verdict::Drop(Reason::Malformed(malformed)),
+        Ok(_) => Verdict::Pass,
+    }
+}
+
+/// Why a text is no rule.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum RuleError {
+    /// It does not begin with what is to be done.
+    #[error("rule '{0}': begins with neither accept nor drop")]
+    Action(String),
+    /// There is a word that means nothing.
+    #[error("rule: '{0}' is none of from, to, proto, sport, dport")]
+    Word(String),
+    /// What should follow a word does not.
+    #[error("rule: {word} is followed by '{value}'; it takes {takes}")]
+    Value {
+        /// The word.
+        word: &'static str,
+        /// What follows.
+        value: String,
+        /// What should.
+        takes: &'static str,
+    },
+    /// A network has other bits set.
+    #[error("rule: {0}")]
+    Prefix(#[from] PrefixError),
+}
+
+/// `accept` or `drop`, and then any of `from NETWORK`, `to NETWORK`, `proto NAME`, `sport PORTS`, `dport PORTS`:
+/// `drop from 10.0.0.0/8 proto udp dport 5000-5999`.
+impl FromStr for Rule {
+    type Err = RuleError;
+
+    fn from_str(text: &str) -> Result<Self, RuleError> {
+        let mut words = text.split_whitespace();
+        let mut rule = match words.next() {
+            Some("accept") => Self::any(Action::Accept),
+            Some("drop") => Self::any(Action::Drop),
+            _ => return Err(RuleError::Action(text.into())),
+        };
+        while let Some(word) = words.next() {
+            let value = words.next().unwrap_or("");
+            match word {
+                "from" => rule.source = Some(network("from", value)?),
+                "to" => rule.destination = Some(network("to", value)?),
+                "proto" => rule.protocol = Some(protocol_of(value)?),
+                "sport" => rule.source_ports = Some(ports("sport", value)?),
+                "dport" => rule.destination_ports = Some(ports("dport", value)?),
+                _ => return Err(RuleError::Word(word.into())),
+            }
+        }
+        Ok(rule)
+    }
+}
+
+fn network(word: &'static str, value: &str) -> Result<Network, RuleError> {
+    let wrong = || RuleError::Value { word, value: value.into(), takes: "an address, or a network as 10.0.0.0/8" };
+    let (address, bits) = value.split_once('/').map_or((value, None), |(address, bits)| (address, Some(bits)));
+    let address: IpAddr = address.parse().map_err(|_| wrong())?;
+    let whole = if address.is_ipv4() { u32::BITS } else { u128::BITS } as u8;
+    let bits = bits.map_or(Ok(whole), str::parse).map_err(|_| wrong())?;
+    Ok(Network::new(address, bits)?)
+}
+
+fn protocol_of(value: &str) -> Result<u8, RuleError> {
+    let takes = "tcp, udp, icmp, icmpv6, or a number to 255";
+    match value {
+        "tcp" => Ok(protocol::TCP),
+        "udp" => Ok(protocol::UDP),
+        "icmp" => Ok(protocol::ICMP),
+        "icmpv6" => Ok(protocol::ICMPV6),
+        number => number.parse().map_err(|_| RuleError::Value { word: "proto", value: value.into(), takes }),
+    }
+}
+
+fn ports(word: &'static str, value: &str) -> Result<RangeInclusive<u16>, RuleError> {
+    let wrong = |_| RuleError::Value { word, value: value.into(), takes: "a port, or two as 5000-5999" };
+    let (first, last) = value.split_once('-').unwrap_or((value, value));
+    let (first, last) = (first.parse().map_err(wrong)?, last.parse().map_err(wrong)?);
+    if first > last {
+        return Err(RuleError::Value { word, value: value.into(), takes: "the lower port first" });
+    }
+    Ok(first..=last)
+}
