@@ -138,7 +138,7 @@ impl PagePool {
     }
 
     #[inline]
-    fn recycle_counted(&mut self, counted: Counted) {
+    pub(crate) fn recycle_counted(&mut self, counted: Counted) {
         match counted {
             Counted::Page(part) => self.recycle_part(part),
             Counted::Block(reference) => drop(reference),
