@@ -19,7 +19,8 @@ const SHARED_WAIT: Duration = Duration::from_micros(50);
 ///
 /// It may have several receiving queues, and then polls them in turn: so that a router's two ports share its neighbours.
 pub struct Worker {
-    receives: Vec<Box<dyn Receive>>,
+    /// With the port that each belongs to.
+    receives: Vec<(u8, Box<dyn Receive>)>,
     stages: Vec<Box<dyn Stage>>,
     ports: Vec<Box<dyn Transmit>>,
     outlets: Vec<Outlet>,
@@ -38,7 +39,7 @@ impl Worker {
     /// A loop around one receiving queue: that of port 0.
     pub fn new(receive: Box<dyn Receive>) -> Self {
         Self {
-            receives: vec![receive],
+            receives: vec![(0, receive)],
             stages: Vec::new(),
             ports: Vec::new(),
             outlets: Vec::new(),
@@ -55,8 +56,15 @@ impl Worker {
 
     /// With one more receiving queue: that of the next port.
     #[must_use]
-    pub fn receive(mut self, receive: Box<dyn Receive>) -> Self {
-        self.receives.push(receive);
+    pub fn receive(self, receive: Box<dyn Receive>) -> Self {
+        let next = self.receives.iter().map(|(port, _)| port + 1).max().unwrap_or(0);
+        self.receive_at(next, receive)
+    }
+
+    /// With one more receiving queue, of this port: the backlog that another worker steers packets of the port to.
+    #[must_use]
+    pub fn receive_at(mut self, port: u8, receive: Box<dyn Receive>) -> Self {
+        self.receives.push((port, receive));
         self
     }
 
@@ -86,15 +94,16 @@ impl Worker {
     pub fn poll(&mut self, budget: usize, now_ns: u64) -> Result<usize, DeviceError> {
         let budget = budget.min(BUDGET);
         let mut frames = 0;
-        for port in 0..self.receives.len() {
-            let found = self.receives[port].poll(budget, &mut self.batch)?;
-            self.batch.ingress = port as u8;
+        for at in 0..self.receives.len() {
+            let (port, receive) = &mut self.receives[at];
+            let found = receive.poll(budget, &mut self.batch)?;
+            self.batch.ingress = *port;
             self.polls += 1;
             self.full_polls += u64::from(found == budget);
             for stage in &mut self.stages {
                 stage.run(&mut self.batch, now_ns);
             }
-            self.dispatch(port)?;
+            self.dispatch(at)?;
             frames += found;
         }
         Ok(frames)
@@ -104,12 +113,12 @@ impl Worker {
     /// long as that is without harm to the others.
     pub fn wait(&mut self, timeout: Duration) -> Result<(), DeviceError> {
         let one = self.receives.len() == 1;
-        self.receives[0].wait(if one { timeout } else { timeout.min(SHARED_WAIT) })
+        self.receives[0].1.wait(if one { timeout } else { timeout.min(SHARED_WAIT) })
     }
 
     /// Whether no packet will come any more.
     pub fn ended(&self) -> bool {
-        self.receives.iter().all(|receive| receive.ended())
+        self.receives.iter().all(|(_, receive)| receive.ended())
     }
 
     /// Lets stages give up what they hold, and devices finish what they send: to be called until [`Ledger::held`] is 0.
@@ -123,7 +132,7 @@ impl Worker {
     /// Where every packet ended so far.
     pub fn ledger(&mut self) -> Ledger {
         let mut ledger = Ledger { missed: Some(0), drops: self.drops.clone(), ..Ledger::default() };
-        for receive in &mut self.receives {
+        for (_, receive) in &mut self.receives {
             let totals = receive.totals();
             ledger.received += totals.queue.received;
             ledger.missed = ledger.missed.zip(totals.queue.missed).map(|(sum, more)| sum + more);
@@ -152,7 +161,7 @@ impl Worker {
 
     /// Memory that packets and caches of the receiving side keep from other use, in bytes; where it can be told.
     pub fn pinned_bytes(&self) -> Option<u64> {
-        self.receives.iter().map(|receive| receive.pinned_bytes()).sum()
+        self.receives.iter().map(|(_, receive)| receive.pinned_bytes()).sum()
     }
 
     /// What each receiving queue counted, by port.
@@ -189,7 +198,7 @@ impl Worker {
             self.drops.count(Reason::TxFull, leaving.len() as u64);
             self.done.append(leaving);
         }
-        self.receives[from].reclaim(&mut self.done);
+        self.receives[from].1.reclaim(&mut self.done);
         Ok(())
     }
 

@@ -12,9 +12,9 @@ use std::net::IpAddr;
 use crate::Batch;
 
 pub use early::EarlyDrop;
+pub use filter::Filter;
 pub use forward::{Forward, ForwardConfig, Router};
 pub use send_all::SendAll;
-pub use filter::Filter;
 pub use steer::Steer;
 pub use udp::Udp;
 

@@ -4,8 +4,7 @@
 use anyhow::Result;
 use comfy_table::Table;
 use measure::ledger::Ledger;
-use measure::paired::Comparison;
-use measure::record::Head;
+use measure::record::{ComparisonRow, Head};
 
 use super::numbers::{ns, thousands};
 use super::opening::machine;
@@ -98,7 +97,7 @@ impl AllocResult {
         Some(format!("{} ±{known}", ns(cost.ns, half_width)))
     }
 
-    fn comparison(&self, base: &Cell, cell: &Cell) -> Option<&Comparison> {
+    fn comparison(&self, base: &Cell, cell: &Cell) -> Option<&ComparisonRow> {
         self.figures.against(self.place(base)?, self.place(cell)?)
     }
 }
@@ -163,8 +162,8 @@ fn costs(result: &AllocResult, threads: Threads) -> String {
 }
 
 /// A ratio and its interval.
-fn times(comparison: &Comparison) -> String {
-    let (ratio, interval) = (comparison.ratio, comparison.ratio_interval);
+fn times(row: &ComparisonRow) -> String {
+    let (ratio, interval) = (row.comparison.ratio, row.comparison.ratio_interval);
     let places = if interval.half_width() < 0.5 { 2 } else { 1 };
     format!("{ratio:.places$} [{:.places$} {:.places$}]", interval.low, interval.high)
 }
@@ -179,7 +178,8 @@ fn guarding(result: &AllocResult) -> String {
         }
         let Some(base) = bases(cell).pop() else { continue };
         let Cell::Allocator { allocator: unguarded, .. } = &base else { continue };
-        if let Some(c) = result.comparison(&base, cell) {
+        if let Some(row) = result.comparison(&base, cell) {
+            let c = &row.comparison;
             text += &format!(
                 "  {:<28} {:>6} {:<6} {:+.2} ns [{:+.2}, {:+.2}] over {}\n",
                 allocator.about(),
