@@ -166,7 +166,7 @@ impl Worker {
 
     /// What each receiving queue counted, by port.
     pub fn rx_totals(&mut self) -> Vec<RxTotals> {
-        self.receives.iter_mut().map(|receive| receive.totals().queue).collect()
+        self.receives.iter_mut().map(|(_, receive)| receive.totals().queue).collect()
     }
 
     /// What each port counted that is sent to.
