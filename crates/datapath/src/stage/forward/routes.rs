@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::net::IpAddr;
 
 use super::config::{ConfigError, Prefixed};
-use crate::table::{self, Address, NextHop, Poptrie, Prefix};
+use crate::table::{self, Address, Advise, NextHop, Poptrie, Prefix};
 
 /// Where packets go, as places in the list of next hops.
 #[derive(Debug)]
@@ -19,8 +19,8 @@ impl Routes {
         let v6 = |network| if let IpAddr::V6(network) = network { Some(network.to_bits()) } else { None };
         let failed = |error: table::BuildError| ConfigError::Table(error.to_string());
         Ok(Self {
-            v4: Poptrie::build(&collected(prefixes, v4)?).map_err(failed)?,
-            v6: Poptrie::build(&collected(prefixes, v6)?).map_err(failed)?,
+            v4: Poptrie::build_in(&collected(prefixes, v4)?, &mut Huge).map_err(failed)?,
+            v6: Poptrie::build_in(&collected(prefixes, v6)?, &mut Huge).map_err(failed)?,
         })
     }
 
@@ -32,6 +32,15 @@ impl Routes {
     pub(super) fn look_up_v6(&self, destinations: &[u128], found: &mut Vec<Option<NextHop>>) {
         found.resize(destinations.len(), None);
         self.v6.lookup_burst(destinations, found);
+    }
+}
+
+/// Asks for huge pages. Where the kernel has none, look-ups are slower, and that is all.
+struct Huge;
+
+impl Advise for Huge {
+    fn advise<T>(&mut self, memory: &mut [T]) {
+        linux::memory::advise_huge(memory).ok();
     }
 }
 
