@@ -269,7 +269,7 @@ fn a_signal_ends_it_with_a_ledger() {
         assert_eq!((done.code, done.signal), (Some(0), None), "{}", done.stderr);
         // It may have been too soon for a packet.
         let record = record::read(done.stdout.as_bytes()).unwrap();
-        assert_eq!(record.end.unwrap().outcome, record::Outcome::Interrupted);
+        assert_eq!(record.end.as_ref().unwrap().outcome, record::Outcome::Interrupted);
         assert!(record.ledgers().all(|book| book.unaccounted() == 0));
     }
 }
