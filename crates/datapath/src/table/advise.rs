@@ -9,6 +9,12 @@ pub trait Advise {
     fn advise<T>(&mut self, memory: &mut [T]);
 }
 
+/// Is shown every large array of a table that is there: to see what memory it got.
+pub trait Inspect {
+    /// Some memory of the table.
+    fn see<T>(&mut self, memory: &[T]);
+}
+
 /// Leaves the memory as it comes.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Plain;
