@@ -162,7 +162,7 @@ impl Forwarder {
             name,
             against,
             command: [
-                &perpacket.to_string_lossy(),
+                perpacket.to_string_lossy().as_ref(),
                 "datapath forward --busy --cpus 0 --quiet --no-save --time 1min",
                 &format!("--port {device}:s0 --port {device}:s1 --allow-device s0 --allow-device s1"),
                 "--address 0=198.18.0.254/24 --address 1=198.19.0.254/24",
