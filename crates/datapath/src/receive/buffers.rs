@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use crate::stage::new_packet;
 use pagefrag::{
     Align, AllocError, Guard, HEADROOM, PacketBuf, PagePool, PollCache, SharedCache, Source, buffer_bytes,
 };
@@ -124,7 +125,7 @@ pub struct System;
 impl Buffers for System {
     /// Zeroed, since nobody may see what was there before: this is part of its price here.
     fn buffer(&mut self, data_bytes: usize) -> Result<PacketBuf, AllocError> {
-        Ok(PacketBuf::new(vec![0; buffer_bytes(data_bytes)], HEADROOM))
+        Ok(new_packet(data_bytes))
     }
 
     fn give_back(&mut self, packet: PacketBuf) {
