@@ -1,9 +1,11 @@
 //! ns for a look-up as the table grows: `cargo run --release -p datapath --example lookup`
 //!
-//! Slices of 10,000 addresses, each answered by every way in turn, so that a busy neighbour disturbs all alike; what is
-//! printed is the lower quartile of 200 slices a way. *chain*: each address depends on the answer before, as where one packet
-//! is looked up at a time and nothing else is to be done. *single*: one call an address, and the CPU is free to go
-//! ahead. *burst*: 64 addresses a call.
+//! Slices of 10,000 addresses, each answered by every way in turn, so that a busy neighbour disturbs all alike; what
+//! is printed is the lower quartile of 200 slices a way. *chain*: each address depends on the answer before, as where
+//! one packet is looked up at a time and nothing else is to be done. *single*: one call an address, and the CPU is
+//! free to go ahead. *burst*: 64 addresses a call.
+
+#![allow(clippy::print_stdout, reason = "that is what it is for")]
 
 use std::hint::black_box;
 use std::time::Instant;

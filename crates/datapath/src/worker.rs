@@ -5,7 +5,7 @@ use std::time::Duration;
 use pagefrag::PacketBuf;
 
 use crate::batch::{BUDGET, Batch, Verdict};
-use crate::device::{DeviceError, Transmit};
+use crate::device::{DeviceError, RxTotals, Transmit, TxTotals};
 use crate::ledger::{Drops, Ledger};
 use crate::queue::Outlet;
 use crate::reason::Reason;
@@ -162,6 +162,16 @@ impl Worker {
     /// Memory that packets and caches of the receiving side keep from other use, in bytes; where it can be told.
     pub fn pinned_bytes(&self) -> Option<u64> {
         self.receives.iter().map(|(_, receive)| receive.pinned_bytes()).sum()
+    }
+
+    /// What each receiving queue counted, by port.
+    pub fn rx_totals(&mut self) -> Vec<RxTotals> {
+        self.receives.iter_mut().map(|(_, receive)| receive.totals().queue).collect()
+    }
+
+    /// What each port counted that is sent to.
+    pub fn tx_totals(&mut self) -> Vec<TxTotals> {
+        self.ports.iter_mut().map(|port| port.totals()).collect()
     }
 
     /// Polls so far, and those of them that used their whole budget.

@@ -1,5 +1,7 @@
 //! The same is found as in the tables of DPDK.
 
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
 use datapath::table::{Address, Dir24, NextHop, Poptrie};
 
 use lpm::{Case, digest, internet_v4, internet_v6, mixed};

@@ -1,5 +1,7 @@
 //! Tables against a list of routes by length.
 
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
 use datapath::table::{
     Address, Advise, BuildError, Dir24, NextHop, Poptrie, Prefix, PrefixError, Route, Routes,
 };

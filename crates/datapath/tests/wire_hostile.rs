@@ -1,5 +1,7 @@
 //! Wrong packets: each is refused under its reason, and nothing panics whatever the bytes.
 
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
 use datapath::wire::{
     Frame, Malformed, NoRoom, PassedBy, Ports, arp, decrement_ttl,
     ethernet::MacAddress,

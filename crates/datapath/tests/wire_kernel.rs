@@ -1,5 +1,7 @@
 //! What the kernel sent is understood, and what we send is what the kernel sent.
 
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
 use datapath::wire::{
     Addresses, Frame, Ports, arp, decrement_ttl,
     ethernet::{self, MacAddress},

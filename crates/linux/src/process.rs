@@ -22,6 +22,14 @@ pub fn set_timer_slack(ns: NonZeroU64) -> Result<(), SyscallError> {
         .map_err(|error| SyscallError::new("prctl PR_SET_TIMERSLACK", format!("{ns} ns"), error.into()))
 }
 
+/// Memory of this process that is in RAM, in bytes (`/proc/self/statm`, second field: proc_pid_statm(5)). None where it cannot
+/// be read.
+pub fn resident_bytes() -> Option<u64> {
+    let statm = std::fs::read_to_string("/proc/self/statm").ok()?;
+    let pages: u64 = statm.split_whitespace().nth(1)?.parse().ok()?;
+    Some(pages * rustix::param::page_size() as u64)
+}
+
 /// Ends all processes of a group at once (SIGKILL).
 ///
 /// # Errors
@@ -37,6 +45,12 @@ pub fn kill_group(group: u32) -> Result<(), SyscallError> {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_process_has_memory() {
+        let page = rustix::param::page_size() as u64;
+        assert!(resident_bytes().unwrap() >= page);
+    }
 
     #[test]
     fn the_timer_slack_is_the_threads_own() {

@@ -24,6 +24,7 @@
 //! | [`sequential`] | when one may look and stop |
 //! | [`verdict`] | faster, slower, same, or not known yet |
 //! | [`holm`] | several comparisons at once |
+//! | [`mod@crossover`] | from which frame size on the other variant is cheaper |
 //! | [`ledger`] | where every packet ended |
 //! | [`gaps`] | how evenly packets followed each other |
 //! | [`window`] | which numbered packets were lost, came twice, or out of order |
@@ -53,6 +54,7 @@
 
 pub mod calibrate;
 pub mod cluster;
+pub mod crossover;
 pub mod foil;
 pub mod gaps;
 pub mod holm;

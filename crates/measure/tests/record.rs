@@ -127,6 +127,10 @@ fn summary() -> Summary {
     Summary {
         rows: vec![row],
         comparisons: vec![comparison],
+        memory: vec![
+            MemoryRow { variant: 0, in_use_bytes: 4096, pinned_bytes: Some(32_768), ..MemoryRow::default() },
+            MemoryRow { variant: 1, in_use_bytes: 4096, resident_bytes: Some(8192), ..MemoryRow::default() },
+        ],
         generated: Some(generated()),
         stopped: Some("time up".to_owned()),
         extra: Extra::new(),

@@ -1,6 +1,6 @@
 //! What both caches do: fragments are cut from a block from its end to its start.
 
-use alloc::{collections::VecDeque, sync::Arc};
+use alloc::{sync::Arc, vec::Vec};
 use core::ptr::NonNull;
 
 use crate::{
@@ -16,14 +16,23 @@ pub(crate) struct Cutter {
     source: Arc<Source>,
     hand: Option<InHand>,
     /// Large blocks that are cut to their end and have holders, the oldest first.
-    waiting: VecDeque<Bulk>,
+    waiting: Vec<Bulk>,
+    /// Which of them the fragment that was given back last belonged to: the next one mostly does too.
+    last_given_back: usize,
     most_waiting: usize,
     stats: Stats,
 }
 
 impl Cutter {
     pub(crate) fn new(source: Arc<Source>) -> Cutter {
-        Cutter { source, hand: None, waiting: VecDeque::new(), most_waiting: 0, stats: Stats::default() }
+        Cutter {
+            source,
+            hand: None,
+            waiting: Vec::new(),
+            last_given_back: 0,
+            most_waiting: 0,
+            stats: Stats::default(),
+        }
     }
 
     pub(crate) fn set_most_waiting(&mut self, blocks: usize) {
@@ -54,18 +63,28 @@ impl Cutter {
             Some(hand) => hand.bulk.put_back(reference),
             None => Some(reference),
         };
-        if let Some(reference) = foreign {
-            self.give_back_waiting(reference);
+        let Some(reference) = foreign else { return };
+        match self.waiting.get_mut(self.last_given_back) {
+            Some(bulk) => {
+                if let Some(other) = bulk.put_back(reference) {
+                    self.give_back_waiting(other);
+                }
+            }
+            None => self.give_back_waiting(reference),
         }
     }
 
-    /// To a block that waits, else to nobody.
-    #[inline]
+    /// To any block that waits, else to nobody.
+    #[cold]
+    #[inline(never)]
     fn give_back_waiting(&mut self, mut reference: Reference) {
-        for bulk in &mut self.waiting {
+        for (place, bulk) in self.waiting.iter_mut().enumerate() {
             match bulk.put_back(reference) {
                 Some(other) => reference = other,
-                None => return,
+                None => {
+                    self.last_given_back = place;
+                    return;
+                }
             }
         }
     }
@@ -118,7 +137,8 @@ impl Cutter {
     fn waited(&mut self, looks: usize) -> Option<InHand> {
         let place = self.waiting.iter_mut().take(looks).position(Bulk::renew)?;
         self.stats.reuses_after_waiting += 1;
-        self.waiting.remove(place).map(InHand::used)
+        self.last_given_back = place;
+        Some(InHand::used(self.waiting.remove(place)))
     }
 
     /// Takes a whole block in hand. The one before, which has holders, waits; without a place it is left to them.
@@ -126,12 +146,13 @@ impl Cutter {
         let Some(before) = self.hand.replace(new) else { return };
         let may_wait = self.most_waiting > 0 && before.bulk.bytes() == LARGE_BLOCK_BYTES;
         if may_wait && self.waiting.len() < self.most_waiting && self.waiting.try_reserve(1).is_ok() {
-            return self.waiting.push_back(before.bulk);
+            return self.waiting.push(before.bulk);
         }
         self.stats.left_to_holders += 1;
-        // The oldest one has waited long enough.
-        if may_wait && self.waiting.pop_front().is_some() {
-            self.waiting.push_back(before.bulk);
+        if may_wait && !self.waiting.is_empty() {
+            // The oldest one has waited long enough.
+            self.waiting.remove(0);
+            self.waiting.push(before.bulk);
         }
     }
 
@@ -188,6 +209,11 @@ impl InHand {
         InHand { data: bulk.data(), offset: bulk.bytes(), bulk, fresh: true }
     }
 
+    /// Of a block that has been cut before, and that nobody else holds any more.
+    fn used(bulk: Bulk) -> InHand {
+        InHand { fresh: false, ..InHand::new(bulk) }
+    }
+
     #[inline]
     fn has_room(&self, bytes: usize, align: Align) -> bool {
         self.start(bytes, align).is_some()
@@ -196,11 +222,6 @@ impl InHand {
     #[inline]
     fn start(&self, bytes: usize, align: Align) -> Option<usize> {
         Some(align.at_or_before(self.offset.checked_sub(bytes.max(1))?))
-    }
-
-    /// Of a block that has been cut before, and that nobody else holds any more.
-    fn used(bulk: Bulk) -> InHand {
-        InHand { fresh: false, ..InHand::new(bulk) }
     }
 
     /// None if less is left than that. An empty fragment takes a byte too, as it takes a reference.

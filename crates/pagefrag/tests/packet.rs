@@ -1,5 +1,7 @@
 //! Random operations on packets, beside a model that knows of each what is in it and who shares it.
 
+#![allow(clippy::unwrap_used)]
+
 mod support;
 
 use std::rc::Rc;
@@ -86,7 +88,7 @@ fn ops() -> impl Strategy<Value = Vec<(Op, Index)>> {
     ];
     #[cfg(feature = "bytes")]
     let op = prop_oneof![16 => op, 1 => Just(Op::ThroughBytes)];
-    vec((op, any::<Index>()), 1..if cfg!(miri) { 50 } else { 300 })
+    vec((op, any::<Index>()), 1..if cfg!(miri) { 40 } else { 300 })
 }
 
 /// A packet, and what must be in it.
@@ -418,7 +420,7 @@ impl World {
 }
 
 fn config() -> ProptestConfig {
-    let cases = if cfg!(miri) { 12 } else { 500 };
+    let cases = if cfg!(miri) { 4 } else { 500 };
     ProptestConfig { cases, failure_persistence: None, ..ProptestConfig::default() }
 }
 

@@ -1,5 +1,7 @@
 //! What packets do that the model does not show: sharing between threads, what is pinned, copy-break, conversion.
 
+#![allow(clippy::unwrap_used)]
+
 mod support;
 
 use std::sync::Arc;

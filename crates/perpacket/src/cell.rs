@@ -1,6 +1,7 @@
 //! What is measured: a path at a frame size, in a setting; and the factors by which two such cells can differ.
 
 use std::fmt::{self, Display};
+use std::ops::RangeInclusive;
 use std::str::FromStr;
 
 use anyhow::{Context, Result, bail, ensure};
@@ -8,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use traffic::BackendKind;
 use traffic::programs::MAX_SPIN;
 
+use crate::device::{Alloc, Lock, RxMode};
 use crate::words::nearest;
 
 /// UDP destination port of the first flow; the others follow.
@@ -40,6 +42,11 @@ impl Cell {
             Factor::Rps => setting.rps = value.into(),
             Factor::Qdisc => setting.qdisc = value.into(),
             Factor::Threads => setting.threads = number("threads", value)?,
+            Factor::Alloc => setting.alloc = named(value)?,
+            Factor::Rx => setting.rx = named(value)?,
+            Factor::Lock => setting.lock = named(value)?,
+            Factor::Queues => setting.queues = Some(number("queues", value)?),
+            Factor::Prefixes => setting.prefixes = number("prefixes", value)?,
             Factor::Spin => setting.spin = number("spin", value)?,
         }
         cell.setting.check()?;
@@ -47,7 +54,7 @@ impl Cell {
     }
 }
 
-/// What a lab and its frames are made of. Every field is a possible factor of a comparison.
+/// What a lab or a device and its frames are made of. Every field is a possible factor of a comparison.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct Setting {
@@ -70,7 +77,18 @@ pub(crate) struct Setting {
     pub(crate) qdisc: String,
     /// Threads that send together, each on a CPU of its own. The measuring one is the first.
     pub(crate) threads: u32,
-    /// Their CPUs, settled with the way in where there is more than one thread. The measuring one's is the first.
+    /// Where the buffers of a device in user space come from that frames are copied into.
+    pub(crate) alloc: Alloc,
+    /// How it gets frames into packets.
+    pub(crate) rx: RxMode,
+    /// What keeps threads apart that send through it.
+    pub(crate) lock: Lock,
+    /// Its sending queues; none means one for each thread.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) queues: Option<u32>,
+    /// Prefixes in its routing table.
+    pub(crate) prefixes: u32,
+    /// CPUs of the threads, settled with the way in where there is more than one. The measuring one's is the first.
     #[serde(skip)]
     pub(crate) cpus: Vec<usize>,
 }
@@ -78,8 +96,14 @@ pub(crate) struct Setting {
 /// No queueing discipline: packet sockets bypass it.
 pub(crate) const NO_QDISC: &str = "none";
 
-/// The most threads.
+/// The most threads, and the most sending queues.
 const MAX_THREADS: u32 = 256;
+
+/// Prefixes in a routing table where nothing else is asked for: few enough for the fastest cache.
+pub(crate) const PREFIXES: u32 = 10;
+
+/// The most prefixes: those of a full Internet table.
+const MAX_PREFIXES: u32 = 1_000_000;
 
 impl Default for Setting {
     fn default() -> Self {
@@ -93,6 +117,11 @@ impl Default for Setting {
             spin: 0,
             qdisc: NO_QDISC.into(),
             threads: 1,
+            alloc: Alloc::default(),
+            rx: RxMode::default(),
+            lock: Lock::default(),
+            queues: None,
+            prefixes: PREFIXES,
             cpus: Vec::new(),
         }
     }
@@ -116,6 +145,16 @@ impl Setting {
             "threads = {}: 1 to {MAX_THREADS} threads can send",
             self.threads
         );
+        ensure!(
+            self.queues.is_none_or(|queues| (1..=MAX_THREADS).contains(&queues)),
+            "queues = {}: a device has 1 to {MAX_THREADS} sending queues",
+            self.queues.unwrap_or_default()
+        );
+        ensure!(
+            (1..=MAX_PREFIXES).contains(&self.prefixes),
+            "prefixes = {}: a table has 1 to {MAX_PREFIXES} prefixes",
+            self.prefixes
+        );
         let name_like =
             |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"_-".contains(&byte);
         // IFNAMSIZ of the kernel, with the zero at the end (net/sched/sch_api.c, 6.18).
@@ -132,10 +171,15 @@ impl Setting {
         self.qdisc != NO_QDISC
     }
 
+    /// Sending queues of a device in user space.
+    pub(crate) fn device_queues(&self) -> u32 {
+        self.queues.unwrap_or(self.threads)
+    }
+
     /// Queues that each end of the sender's veth pair needs: one for every thread, and so many that its driver, which goes by
     /// the number of the CPU, finds another one for each (drivers/net/veth.c, veth_select_rxq, 6.18). None where one thread
     /// sends: then there is one.
-    pub(crate) fn queues(&self) -> Option<u32> {
+    pub(crate) fn veth_queues(&self) -> Option<u32> {
         let highest = self.cpus.iter().max().map_or(0, |&cpu| cpu as u32 + 1);
         (self.threads > 1).then(|| highest.max(self.threads))
     }
@@ -153,6 +197,11 @@ impl Setting {
                 ("spin", setting.spin.to_string()),
                 ("qdisc", setting.qdisc.clone()),
                 ("threads", setting.threads.to_string()),
+                ("alloc", setting.alloc.to_string()),
+                ("rx", setting.rx.to_string()),
+                ("lock", setting.lock.to_string()),
+                ("queues", setting.queues.map_or(String::new(), |queues| queues.to_string())),
+                ("prefixes", setting.prefixes.to_string()),
             ]
         };
         let pairs = all(self).into_iter().zip(all(&Self::default()));
@@ -182,11 +231,23 @@ pub(crate) enum PathName {
     Bridge,
     Udp,
     UdpNoport,
+    /// Those with this prefix go through the device under test in user space.
+    DatapathDrop,
+    DatapathDummy,
+    DatapathForward,
+    DatapathUdp,
 }
 
+/// Frame sizes that a lab's devices take, in bytes with the FCS: Ethernet's least, and an MTU of 1,500 with the Ethernet header
+/// and the FCS.
+const KERNEL_FRAME_BYTES: RangeInclusive<u32> = 64..=1_518;
+
+/// Frame sizes that the device in user space takes: up to an MTU of 9,000.
+const DATAPATH_FRAME_BYTES: RangeInclusive<u32> = 64..=9_018;
+
 impl PathName {
-    /// Every path, cheapest first.
-    pub(crate) const ALL: [Self; 10] = [
+    /// Every path, those of the kernel first, each kind from the cheapest on.
+    pub(crate) const ALL: [Self; 14] = [
         Self::Floor,
         Self::XdpDrop,
         Self::XdpTx,
@@ -197,7 +258,35 @@ impl PathName {
         Self::Bridge,
         Self::Udp,
         Self::UdpNoport,
+        Self::DatapathDrop,
+        Self::DatapathDummy,
+        Self::DatapathForward,
+        Self::DatapathUdp,
     ];
+
+    /// Whether it goes through the device under test in user space, and not through the kernel.
+    pub(crate) fn is_datapath(self) -> bool {
+        matches!(self, Self::DatapathDrop | Self::DatapathDummy | Self::DatapathForward | Self::DatapathUdp)
+    }
+
+    /// The frame sizes that it takes, in bytes with the FCS.
+    pub(crate) fn frame_sizes(self) -> RangeInclusive<u32> {
+        if self.is_datapath() { DATAPATH_FRAME_BYTES } else { KERNEL_FRAME_BYTES }
+    }
+
+    /// Refuses a frame that it does not take.
+    pub(crate) fn check_frame(self, frame_bytes: u32) -> Result<()> {
+        let sizes = self.frame_sizes();
+        let (what, mtu) =
+            if self.is_datapath() { ("datapath paths", "9,000") } else { ("the lab's devices", "1,500") };
+        ensure!(
+            sizes.contains(&frame_bytes),
+            "frame size {frame_bytes}: {what} take {} to {} bytes (with the 4-byte FCS; MTU {mtu})",
+            sizes.start(),
+            sizes.end()
+        );
+        Ok(())
+    }
 
     /// Its name on the command line and in files.
     pub(crate) fn name(self) -> &'static str {
@@ -212,6 +301,10 @@ impl PathName {
             Self::Bridge => "bridge",
             Self::Udp => "udp",
             Self::UdpNoport => "udp-noport",
+            Self::DatapathDrop => "datapath:drop",
+            Self::DatapathDummy => "datapath:dummy",
+            Self::DatapathForward => "datapath:forward",
+            Self::DatapathUdp => "datapath:udp",
         }
     }
 }
@@ -270,11 +363,16 @@ pub(crate) enum Factor {
     Qdisc,
     /// How many send at once. The cost is the CPU time of all of them for each packet; wall time is in the record.
     Threads,
+    Alloc,
+    Rx,
+    Lock,
+    Queues,
+    Prefixes,
 }
 
 impl Factor {
     /// The factors that `--vary` takes.
-    const VARIED: [(&'static str, Self); 10] = [
+    const VARIED: [(&'static str, Self); 15] = [
         ("rules", Self::Rules),
         ("frame", Self::Frame),
         ("flows", Self::Flows),
@@ -285,6 +383,11 @@ impl Factor {
         ("spin", Self::Spin),
         ("qdisc", Self::Qdisc),
         ("threads", Self::Threads),
+        ("alloc", Self::Alloc),
+        ("rx", Self::Rx),
+        ("lock", Self::Lock),
+        ("queues", Self::Queues),
+        ("prefixes", Self::Prefixes),
     ];
 
     /// The key of `--vary`.
@@ -346,6 +449,10 @@ pub(crate) fn parse_backend(value: &str) -> Result<BackendKind> {
     value
         .parse()
         .map_err(|_| anyhow::anyhow!("{}", nearest("backend", value, names.iter().map(String::as_str))))
+}
+
+fn named<T: FromStr<Err = String>>(value: &str) -> Result<T> {
+    value.parse().map_err(anyhow::Error::msg)
 }
 
 fn number<T: FromStr>(name: &str, value: &str) -> Result<T>

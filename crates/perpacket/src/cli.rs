@@ -1,5 +1,7 @@
 //! Arguments: every flag once, in groups that the commands share.
 
+pub(crate) mod datapath;
+
 use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -7,8 +9,10 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
 
+use self::datapath::DatapathArgs;
 use crate::alloc::Threads;
-use crate::cell::{NO_QDISC, parse_flows};
+use crate::cell::{NO_QDISC, PREFIXES, parse_flows};
+use crate::device::{Alloc, Lock, RxMode};
 use crate::scenario::TIME_S;
 
 /// What does one packet cost on this path, and did my change make it cheaper?
@@ -21,15 +25,19 @@ pub(crate) struct Cli {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Measure what one packet costs on kernel paths, in a lab made for the run (the main job)
+    /// Measure what one packet costs on kernel paths, in a lab made for the run (the main job), or in a
+    /// device in user space
     Path(PathArgs),
     /// Compare two variants of a path in interleaved pairs: an interval and a verdict
     Ab(AbArgs),
     /// Send packets: from a program, flags or a capture file, over any backend, at the rate asked for
     Gen(Box<GenArgs>),
+    /// The device under test in user space: receive, drop, forward, deliver, steer; between devices that
+    /// need no kernel, or as a router between hosts
+    Datapath(Box<DatapathArgs>),
     /// Compare what a packet buffer costs, from allocators of ours and of others
     Alloc(AllocArgs),
-    /// Run a scenario file (TOML), as path, ab, gen, alloc and run print it with -v
+    /// Run a scenario file (TOML), as path, ab, gen, alloc, datapath and run print it with -v
     Run(RunArgs),
     /// Count what arrives on a device or at a socket, by flow, queue and CPU; with --mark what was lost,
     /// came twice, out of order or changed
@@ -42,8 +50,9 @@ pub(crate) enum Command {
 
 #[derive(Debug, Args)]
 pub(crate) struct PathArgs {
-    /// Paths: floor xdp-drop xdp-tx tc-drop raw-drop forward forward6 bridge udp udp-noport
-    /// [default: xdp-drop raw-drop forward udp, with the floor]
+    /// Paths through the kernel: floor xdp-drop xdp-tx tc-drop raw-drop forward forward6 bridge udp
+    /// udp-noport [default: xdp-drop raw-drop forward udp, with the floor]; through a device in user
+    /// space: datapath:drop datapath:dummy datapath:forward datapath:udp
     #[arg(value_name = "PATH")]
     pub(crate) paths: Vec<String>,
     /// Frame sizes in bytes, with the 4-byte FCS
@@ -67,10 +76,11 @@ pub(crate) struct PathArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct AbArgs {
-    /// Paths to compare on
+    /// Paths to compare on: those of `path`
     #[arg(value_name = "PATH", required = true)]
     pub(crate) paths: Vec<String>,
-    /// What differs: rules, frame, flows, batch, backend, gro, rps, spin, qdisc or threads, and its two values.
+    /// What differs, and its two values. It is one of frame, flows, batch or threads; on kernel paths also
+    /// rules, backend, gro, rps, spin or qdisc; on datapath paths alloc, rx, lock, queues or prefixes.
     /// Without it A and B are the same, which shows the noise that is left (A/A)
     #[arg(long, value_name = "KEY=A,B", conflicts_with_all = ["a", "b"])]
     pub(crate) vary: Option<String>,
@@ -81,14 +91,14 @@ pub(crate) struct AbArgs {
     /// Command that makes variant B
     #[arg(long, value_name = "CMD", requires = "a")]
     pub(crate) b: Option<String>,
-    /// Frame size in bytes, with the 4-byte FCS
-    #[arg(long, value_name = "BYTES", default_value_t = 64)]
-    pub(crate) frame: u32,
+    /// Frame sizes in bytes, with the 4-byte FCS; each is a comparison
+    #[arg(long, value_name = "BYTES,…", value_delimiter = ',', default_values_t = [64])]
+    pub(crate) frame: Vec<u32>,
     #[command(flatten)]
     pub(crate) setting: SettingArgs,
     #[command(flatten)]
     pub(crate) slice: SliceArgs,
-    /// Time for each path
+    /// Time for each path and frame size
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = parse_duration)]
     pub(crate) time: Duration,
     /// Use the whole time, without the five looks that may end it early
@@ -246,7 +256,7 @@ pub(crate) struct SendArgs {
 #[derive(Debug, Args)]
 pub(crate) struct AllocArgs {
     /// Allocators: loop (none: what measuring costs), poll poll-leave poll-drop poll-drop-all spin spin-many
-    /// mutex (page-fragment caches), free-list, system, mimalloc, jemalloc, bytes, bytes-split [default: all]
+    /// mutex (page-fragment caches), pool-fast pool-ring pool-slow pool-frag (page pool), free-list, system, mimalloc, jemalloc, bytes, bytes-split [default: all]
     #[arg(value_name = "ALLOCATOR")]
     pub(crate) allocators: Vec<String>,
     /// Sizes of buffers in bytes, at most a page
@@ -377,7 +387,7 @@ pub(crate) struct SettingArgs {
     /// Packet-filter rules that match nothing, before the path's own
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub(crate) rules: u32,
-    /// Frames handed over at once
+    /// Frames handed over at once; on datapath paths packets of a poll, 64 at most
     #[arg(long, value_name = "N", default_value_t = 64)]
     pub(crate) batch: u32,
     /// GRO, and with it NAPI, on the receiving device (`on` or `off`); not with inject, which bypasses it
@@ -394,16 +404,44 @@ pub(crate) struct SettingArgs {
     /// default parameters; none bypasses it. With mmsg and tx-ring only: the other ways in never meet it
     #[arg(long, value_name = "KIND", default_value = NO_QDISC)]
     pub(crate) qdisc: String,
-    /// Threads that send at once, each on a CPU of its own; the cost is the CPU time of all of them
+    /// Threads that send at once, each on a CPU of its own; the cost is the CPU time of all of them. On
+    /// datapath paths threads that poll, each its own receiving queue
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(crate) threads: u32,
+    #[command(flatten)]
+    pub(crate) device: DeviceArgs,
+}
+
+/// What a device under test in user space is made of.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Datapath paths")]
+pub(crate) struct DeviceArgs {
+    /// Where the buffers come from that frames are copied into: poll (page fragments of this poll loop),
+    /// poll-dropped (the same, each ended by an atomic operation), any-context (behind a spin lock),
+    /// any-context-mutex, page-pool, page-pool-frag or system
+    #[arg(long, value_name = "ALLOC", default_value_t)]
+    pub(crate) alloc: Alloc,
+    /// How frames become packets: copy, copy-break[:BYTES] (longer ones keep all but their headers in
+    /// their page), page-pool (handed up in their page), or fragment (several share a page)
+    #[arg(long, value_name = "HOW", default_value_t)]
+    pub(crate) rx: RxMode,
+    /// What keeps threads apart that send through one device: device (one lock), queue (one each), or
+    /// none
+    #[arg(long, value_name = "LOCK", default_value_t)]
+    pub(crate) lock: Lock,
+    /// Sending queues of the device [default: one for each thread]
+    #[arg(long, value_name = "N")]
+    pub(crate) queues: Option<u32>,
+    /// Prefixes in the routing table of datapath:forward, up to 1000000
+    #[arg(long, value_name = "N", default_value_t = PREFIXES)]
+    pub(crate) prefixes: u32,
 }
 
 /// How slices are cut.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "How it is measured")]
 pub(crate) struct SliceArgs {
-    /// Packets in a slice [default: 5000 for path, 10000 for ab]
+    /// Packets in a slice [default: 5000 for path, 10000 for ab, 50000 where all paths are in user space]
     #[arg(long = "slice", value_name = "PACKETS")]
     pub(crate) packets: Option<u64>,
     /// Clock: thread (CPU time of the measuring thread), or machine (busy time of all CPUs, over slices

@@ -15,7 +15,8 @@ use measure::ledger::Ledger;
 use crate::cell::Cell;
 use crate::paths::{FAR, GEN, SYS};
 use crate::report;
-use crate::rig::{Code, Rig};
+use crate::rig::Rig;
+use crate::rig::kernel::KernelRig;
 use crate::scenario::Clock;
 
 /// Packets of the diagnosis run.
@@ -31,6 +32,9 @@ const HELPER_MAP_LOOKUP: i32 = 1;
 /// Sends a few thousand packets through a new lab of the same kind, and adds to the ledger's notes how many arrived there
 /// and why the kernel says that packets ended. What cannot be asked is said, and is no error.
 pub(crate) fn explain(cell: &Cell, clock: Clock, book: &mut Ledger) {
+    if cell.path.is_datapath() {
+        return; // the kernel knows nothing of its packets
+    }
     book.notes.push(match ask(cell, clock) {
         Ok(found) => found.to_string(),
         Err(error) => {
@@ -66,7 +70,7 @@ impl fmt::Display for Found {
 
 fn ask(cell: &Cell, clock: Clock) -> Result<Found> {
     let btf = Btf::kernel()?;
-    let mut rig = Rig::build(cell, clock, Code::default())?;
+    let mut rig = KernelRig::build(cell, clock, false, None)?;
     let counts = Map::percpu_array(8, REASONS)?;
     let namespaces = [GEN, SYS, FAR].map(|role| rig.lab().netns(role).inum());
     let filter = Filter {

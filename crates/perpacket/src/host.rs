@@ -6,9 +6,10 @@ use measure::record::CapabilityProbe;
 use traffic::{Ability, BackendKind};
 
 use crate::cell::{Cell, Factor, PathName, Setting};
+use crate::device;
 use crate::environment;
 use crate::paths::{self, Ends};
-use crate::scenario::{Clock, FRAME_BYTES};
+use crate::scenario::Clock;
 
 /// The ways in, probed, and what the kernel's clocks see.
 #[derive(Debug, Clone)]
@@ -43,6 +44,11 @@ const HAND_ON_AT_ONCE: [&str; 16] = [
 ];
 
 impl Abilities {
+    /// Those of a run that needs nothing of the kernel: none was tried.
+    pub(crate) fn in_user_space() -> Self {
+        Self { ways: Vec::new(), irq_time_accounting: environment::irq_time_accounting(), cpus: Vec::new() }
+    }
+
     /// Tries each way in as far as that is possible without a device.
     pub(crate) fn probe() -> Self {
         Self {
@@ -83,11 +89,20 @@ impl Abilities {
     /// # Errors
     /// What cannot be measured, why, and what would work.
     pub(crate) fn resolve(&self, cell: &Cell, clock: Clock) -> Result<Cell> {
+        device::check_memory(std::slice::from_ref(cell), Factor::Nothing)?;
+        self.resolve_one(cell, clock)
+    }
+
+    fn resolve_one(&self, cell: &Cell, clock: Clock) -> Result<Cell> {
+        cell.path.check_frame(cell.frame_bytes)?;
+        if cell.path.is_datapath() {
+            return self.resolve_datapath(cell);
+        }
         check_path(cell, clock)?;
         if let Some(kind) = cell.setting.backend {
             self.check_way(cell, kind, clock)?;
         }
-        if paths::of(cell.path).about().needs_bpf
+        if paths::about(cell.path).needs_bpf
             && let Some(lacking) = self.lacking(BackendKind::Inject)
         {
             bail!("{} needs BPF programs: {lacking}", cell.path);
@@ -102,7 +117,16 @@ impl Abilities {
         let mut resolved = cell.clone();
         resolved.setting.backend = Some(kind);
         resolved.setting.cpus = self.cpus_for(cell.setting.threads)?;
-        paths::of(cell.path).frame(&resolved).check()?;
+        paths::of(cell.path)?.frame(&resolved).check()?;
+        Ok(resolved)
+    }
+
+    /// The same for a path in user space, whose frames come from memory on every host.
+    fn resolve_datapath(&self, cell: &Cell) -> Result<Cell> {
+        device::check(cell)?;
+        let mut resolved = cell.clone();
+        resolved.setting.backend = Some(BackendKind::Memory);
+        resolved.setting.cpus = self.cpus_for(cell.setting.threads)?;
         Ok(resolved)
     }
 
@@ -113,7 +137,8 @@ impl Abilities {
     /// As [`resolve`](Self::resolve).
     pub(crate) fn resolve_pair(&self, cells: [Cell; 2], clock: Clock, vary: Factor) -> Result<[Cell; 2]> {
         let [a, b] = &cells;
-        let resolved = [self.resolve(a, clock)?, self.resolve(b, clock)?];
+        device::check_memory(&cells, vary)?;
+        let resolved = [self.resolve_one(a, clock)?, self.resolve_one(b, clock)?];
         let kinds = [0, 1].map(|arm: usize| resolved[arm].setting.backend);
         if vary == Factor::Backend || kinds[0] == kinds[1] {
             return Ok(resolved);
@@ -121,7 +146,7 @@ impl Abilities {
         let with = |cell: &Cell, kind| {
             let mut cell = cell.clone();
             cell.setting.backend = kind;
-            self.resolve(&cell, clock)
+            self.resolve_one(&cell, clock)
         };
         let common = kinds.into_iter().find_map(|kind| Some([with(a, kind).ok()?, with(b, kind).ok()?]));
         common.with_context(|| format!("no way into {} takes both variants: name one with --backend", a.path))
@@ -129,7 +154,7 @@ impl Abilities {
 
     /// Says where a cell's way in is not the one that its path would take first, and why.
     pub(crate) fn fallback(&self, cell: &Cell) -> Option<String> {
-        let first = *paths::of(cell.path).about().ingresses.first()?;
+        let first = *paths::about(cell.path).ingresses.first()?;
         let taken = cell.setting.backend?;
         let lacking = self.lacking(first)?;
         Some(format!("{first} is not available here ({lacking}); {} goes in by {taken}", cell.path))
@@ -149,7 +174,7 @@ impl Abilities {
 
     /// The first of the path's ways in that the host has and that the cell's setting does not rule out.
     fn best(&self, cell: &Cell, clock: Clock) -> Result<BackendKind> {
-        let ingresses = paths::of(cell.path).about().ingresses;
+        let ingresses = paths::about(cell.path).ingresses;
         let refusal = |kind| self.check_way(cell, kind, clock).err().map(|error| error.to_string());
         let against = |kind: BackendKind| self.lacking(kind).or_else(|| refusal(kind));
         if let Some(kind) = ingresses.iter().copied().find(|&kind| against(kind).is_none()) {
@@ -164,7 +189,7 @@ impl Abilities {
     /// does not see.
     fn check_way(&self, cell: &Cell, kind: BackendKind, clock: Clock) -> Result<()> {
         let Cell { path, setting, .. } = cell;
-        let about = paths::of(*path).about();
+        let about = paths::about(*path);
         let has_program = matches!(kind, BackendKind::Inject | BackendKind::XdpLive);
         ensure!(
             about.ingresses.contains(&kind),
@@ -215,15 +240,10 @@ impl Abilities {
 /// Refuses what a path's packets do not meet, whatever the way in, and what the clock cannot see. Each message says
 /// what would work.
 fn check_path(cell: &Cell, clock: Clock) -> Result<()> {
-    let Cell { path, frame_bytes, setting } = cell;
-    let about = paths::of(*path).about();
+    let Cell { path, setting, .. } = cell;
+    let about = paths::about(*path);
     let ends = about.ends;
-    ensure!(
-        FRAME_BYTES.contains(frame_bytes),
-        "frame size {frame_bytes}: the lab's devices take {} to {} bytes (with the 4-byte FCS; MTU 1,500)",
-        FRAME_BYTES.start(),
-        FRAME_BYTES.end()
-    );
+    device::refuse_in_the_kernel(*path, setting)?;
     ensure!(
         setting.rules == 0 || about.filtered,
         "rules = {} on {path}: its packets do not pass the packet filter; use raw-drop, forward or udp",
@@ -340,8 +360,8 @@ mod tests {
             let setting = Setting { threads, ..Setting::default() };
             all.resolve(&cell(PathName::RawDrop, setting), Clock::Thread).unwrap()
         };
-        assert_eq!((resolved(1).setting.cpus, resolved(1).setting.queues()), (vec![], None));
-        assert_eq!((resolved(2).setting.cpus, resolved(2).setting.queues()), (vec![2, 5], Some(6)));
+        assert_eq!((resolved(1).setting.cpus, resolved(1).setting.veth_queues()), (vec![], None));
+        assert_eq!((resolved(2).setting.cpus, resolved(2).setting.veth_queues()), (vec![2, 5], Some(6)));
         let plan = paths::lay(&resolved(3)).unwrap().to_string();
         assert!(plan.contains("g0 in gen (02:00:00:00:01:01, 6 queues)"), "{plan}");
     }

@@ -198,7 +198,7 @@ mod tests {
     fn what_every_packet_of_a_path_raises_is_no_loss_there() {
         let counters_of = |path: PathName, role: &'static str, counted: &[(Place, &str, i64)]| {
             let mut book = missing(12);
-            add_counters(&mut book, &grown(role, counted), paths::of(path).about().on_the_way);
+            add_counters(&mut book, &grown(role, counted), paths::about(path).on_the_way);
             book.drops.iter().map(|drop| drop.packets).collect::<Vec<_>>()
         };
         let no_ports = [(Place::Protocol, "Udp.NoPorts", 5_000), (Place::Protocol, "Ip.InDiscards", 12)];

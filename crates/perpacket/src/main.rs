@@ -4,6 +4,7 @@ mod alloc;
 mod cell;
 mod cli;
 mod commands;
+mod device;
 mod diagnosis;
 mod doctor;
 mod environment;
@@ -33,6 +34,7 @@ fn main() -> ExitCode {
         Command::Path(args) => commands::path::run(&args),
         Command::Ab(args) => commands::ab::run(&args),
         Command::Gen(args) => commands::generate::run(&args),
+        Command::Datapath(args) => commands::datapath::run(&args),
         Command::Alloc(args) => commands::alloc::run(&args),
         Command::Run(args) => commands::run::run(&args),
         Command::Sink(args) => commands::sink::run(&args),

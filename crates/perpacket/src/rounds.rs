@@ -14,8 +14,8 @@ use crate::cell::Cell;
 use crate::environment;
 use crate::progress::Progress;
 use crate::recorder::CounterValues;
-use crate::rig::{Code, Rig, Shape, Timed};
-use crate::scenario::{Clock, Scenario};
+use crate::rig::{Rig, Shape, Timed};
+use crate::scenario::{Clock, Measurement};
 use crate::session::Session;
 use crate::stop::Deadline;
 
@@ -28,7 +28,7 @@ const MACHINE_SLICE: Duration = Duration::from_secs(1);
 
 /// All cells of a run, built, with what was measured on each.
 pub(crate) struct Rounds {
-    rigs: Vec<Rig>,
+    rigs: Vec<Box<dyn Rig>>,
     measured: Vec<Measured>,
     shapes: Vec<Shape>,
 }
@@ -80,17 +80,16 @@ impl fmt::Display for Stopped {
 }
 
 impl Rounds {
-    /// Builds the lab of every cell.
-    pub(crate) fn build(cells: &[Cell], scenario: &Scenario) -> Result<Self> {
-        let clock = scenario.measurement.clock;
-        let build =
-            |cell| Rig::build(cell, clock, Code { burdened: scenario.setting.spin > 0, padding: None });
-        let mut rigs = cells.iter().map(build).collect::<Result<Vec<_>>>()?;
+    /// Builds the rig of every cell.
+    pub(crate) fn build(cells: &[Cell], session: &mut Session<'_>) -> Result<Self> {
+        let Measurement { packets, clock, .. } = session.scenario.measurement;
+        let workshop = &mut session.workshop;
+        let mut rigs = cells.iter().map(|cell| workshop.build(cell, None)).collect::<Result<Vec<_>>>()?;
         let mut shapes = Vec::new();
         for rig in &mut rigs {
-            let shape = rig.shape(scenario.measurement.packets);
+            let shape = rig.shape(packets);
             let pilot = rig.slice(shape)?;
-            shapes.push(if clock == Clock::Machine { stretched(rig, pilot) } else { shape });
+            shapes.push(if clock == Clock::Machine { stretched(rig.as_ref(), pilot) } else { shape });
         }
         let measured = cells.iter().map(|cell| Measured::new(cell.clone())).collect();
         Ok(Self { rigs, measured, shapes })
@@ -143,7 +142,7 @@ impl Rounds {
 
     /// Where the packets of every cell ended.
     pub(crate) fn ledgers(&mut self) -> Result<Vec<Ledger>> {
-        self.rigs.iter_mut().map(Rig::ledger).collect()
+        self.rigs.iter_mut().map(|rig| rig.ledger()).collect()
     }
 
     /// One visit of a cell: a slice that is thrown away, since the caches belong to the cell before, then
@@ -261,7 +260,7 @@ pub(crate) fn warn_of_others(session: &mut Session<'_>) -> Result<()> {
 }
 
 /// The shape of slices that last long enough for the clock `machine`, from a pilot's wall time.
-pub(crate) fn stretched(rig: &Rig, pilot: Timed) -> Shape {
+pub(crate) fn stretched(rig: &dyn Rig, pilot: Timed) -> Shape {
     let wanted = MACHINE_SLICE.as_nanos() as f64 / pilot.wall_ns.max(1) as f64;
     rig.shape((pilot.shape.packets() as f64 * wanted.max(1.0)) as u64)
 }

@@ -15,11 +15,12 @@ use measure::order::{Order, Seed};
 use measure::record::{self, CapabilityProbe, Head, Variant, Warning};
 use traffic::BackendKind;
 
-use crate::cell::Cell;
+use crate::cell::{Cell, Setting};
 use crate::cli::OutputArgs;
 use crate::host::Abilities;
 use crate::recorder::{self, CounterValues, Recorder};
 use crate::report::{self, Outcome};
+use crate::rig::Workshop;
 use crate::scenario::{Clock, Job, Scenario};
 use crate::stop::Stop;
 use crate::{doctor, environment, paths};
@@ -39,6 +40,7 @@ pub(crate) struct Session<'a> {
     pub(crate) order: Order,
     pub(crate) counters: CounterSet,
     pub(crate) recorder: Recorder,
+    pub(crate) workshop: Workshop,
     steal_before: Option<u64>,
     _expedited: Option<Guard>,
 }
@@ -51,11 +53,14 @@ pub(crate) struct Ground {
 }
 
 impl Ground {
-    /// Listens to signals, gets as much privilege as there is (a namespace of its own for an ordinary
-    /// user), pins this thread, raises its priority, and probes the ways in.
+    /// Listens to signals, pins this thread and raises its priority. Where a path goes through the kernel, it gets as much
+    /// privilege as there is before (a namespace of its own for an ordinary user), and probes the ways in; in user space
+    /// no privilege is of any use.
     pub(crate) fn settle(scenario: &Scenario) -> Result<Self> {
-        enter_own_network()
-            .context("make a network namespace without root; run as root, or allow user namespaces")?;
+        if scenario.needs_kernel() {
+            enter_own_network()
+                .context("make a network namespace without root; run as root, or allow user namespaces")?;
+        }
         let stop = Stop::listen()?;
         let allowed = cpu::allowed()?;
         let wanted =
@@ -67,7 +72,8 @@ impl Ground {
         cpu::pin(wanted)?;
         // Other work then interrupts a slice less often. An ordinary user may not, and measures all the same.
         drop(cpu::set_nice(PRIORITY));
-        let abilities = Abilities::probe().sending_from(wanted, &allowed);
+        let abilities = if scenario.needs_kernel() { Abilities::probe() } else { Abilities::in_user_space() };
+        let abilities = abilities.sending_from(wanted, &allowed);
         Ok(Self { abilities, cpu: wanted, stop })
     }
 }
@@ -83,17 +89,17 @@ impl<'a> Session<'a> {
         let injects =
             |cell: &Cell| matches!(cell.setting.backend, Some(BackendKind::Inject | BackendKind::XdpLive));
         let (expedited, left_behind) = expedite(scenario.host.expedite && cells.iter().any(injects))?;
-        let counters = CounterSet::open(ground.cpu).beside(cells);
+        let counters = CounterSet::open(ground.cpu).beside(cells).within(scenario);
         let mut capabilities = ground.abilities.as_probes();
         capabilities.extend(counters.as_probes());
-        let variants =
-            cells.iter().enumerate().map(|(index, cell)| variant(index, cell, scenario.job)).collect();
+        let variants = cells.iter().enumerate().map(|(index, cell)| variant(index, cell, scenario)).collect();
         let scenario_value = serde_json::to_value(scenario)?;
         let head = head(scenario_value, ground.cpu, capabilities, variants, scenario.measurement.seed);
         if !output.quiet {
             let mut text = report::opening(scenario, &head, ground.cpu, output.verbose)?;
             if output.verbose {
-                for (cell, variant) in cells.iter().zip(&head.variants) {
+                let in_a_lab = |(cell, _): &(&Cell, &Variant)| !cell.path.is_datapath();
+                for (cell, variant) in cells.iter().zip(&head.variants).filter(in_a_lab) {
                     text += &format!("lab of {}\n{}\n", variant.name, paths::lay(cell)?);
                 }
             }
@@ -112,6 +118,7 @@ impl<'a> Session<'a> {
             order: Seed(scenario.measurement.seed).order(),
             counters,
             recorder,
+            workshop: Workshop::new(scenario),
             steal_before: environment::steal_ticks(),
             _expedited: expedited,
         };
@@ -219,6 +226,16 @@ impl CounterSet {
         match cpus.into_iter().map(Ksoftirqd::find).collect::<Option<Vec<_>>>() {
             Some(others) if !self.ksoftirqd.is_empty() => self.ksoftirqd.extend(others),
             _ => self.ksoftirqd.clear(),
+        }
+        self
+    }
+
+    /// The same, for paths of which none goes through the kernel: what is counted in user mode is all that there is, and
+    /// ksoftirqd does nothing for them.
+    fn within(mut self, scenario: &Scenario) -> Self {
+        if !scenario.needs_kernel() {
+            self.user_only.clear();
+            self.ksoftirqd.clear();
         }
         self
     }
@@ -336,33 +353,66 @@ pub(crate) fn expedite(wanted: bool) -> Result<(Option<Guard>, CleanReport)> {
 }
 
 /// A cell as the record names it. Those of a comparison stand in pairs, A first.
-fn variant(index: usize, cell: &Cell, job: Job) -> Variant {
+fn variant(index: usize, cell: &Cell, scenario: &Scenario) -> Variant {
     let setting = &cell.setting;
-    let mut settings = BTreeMap::from([
-        ("flows".to_owned(), setting.flows.to_string()),
-        ("rules".to_owned(), setting.rules.to_string()),
-        ("batch".to_owned(), setting.batch.to_string()),
-        ("gro".to_owned(), setting.gro.to_string()),
-        ("rps".to_owned(), setting.rps.clone()),
-        ("spin".to_owned(), setting.spin.to_string()),
-        ("qdisc".to_owned(), setting.qdisc.clone()),
-        ("threads".to_owned(), setting.threads.to_string()),
-    ]);
-    if setting.threads > 1 {
-        let cpus: Vec<String> = setting.cpus.iter().map(ToString::to_string).collect();
-        settings.insert("cpus".to_owned(), cpus.join(","));
-    }
     let backend = setting.backend.map(|kind| kind.to_string());
+    let arm = if index.is_multiple_of(2) { "A" } else { "B" };
     Variant {
-        name: match job {
+        name: match scenario.job {
             Job::Path => format!("{}/{}", cell.path, cell.frame_bytes),
-            Job::Ab => format!("{} {}", cell.path, if index.is_multiple_of(2) { "A" } else { "B" }),
+            Job::Ab if scenario.frames.len() > 1 => format!("{}/{} {arm}", cell.path, cell.frame_bytes),
+            Job::Ab => format!("{} {arm}", cell.path),
         },
         path: cell.path.to_string(),
         frame_bytes: Some(cell.frame_bytes),
         ingress: paths::ingress(cell),
         backend,
-        settings,
+        settings: if cell.path.is_datapath() { device_settings(setting) } else { lab_settings(setting) },
         ..Variant::default()
     }
+}
+
+/// What a lab and its frames are made of.
+fn lab_settings(setting: &Setting) -> BTreeMap<String, String> {
+    with_cpus(
+        setting,
+        [
+            ("flows", setting.flows.to_string()),
+            ("rules", setting.rules.to_string()),
+            ("batch", setting.batch.to_string()),
+            ("gro", setting.gro.to_string()),
+            ("rps", setting.rps.clone()),
+            ("spin", setting.spin.to_string()),
+            ("qdisc", setting.qdisc.clone()),
+            ("threads", setting.threads.to_string()),
+        ],
+    )
+}
+
+/// What a device in user space and its frames are made of.
+fn device_settings(setting: &Setting) -> BTreeMap<String, String> {
+    with_cpus(
+        setting,
+        [
+            ("flows", setting.flows.to_string()),
+            ("batch", setting.batch.to_string()),
+            ("threads", setting.threads.to_string()),
+            ("alloc", setting.alloc.to_string()),
+            ("rx", setting.rx.to_string()),
+            ("lock", setting.lock.to_string()),
+            ("queues", setting.device_queues().to_string()),
+            ("prefixes", setting.prefixes.to_string()),
+        ],
+    )
+}
+
+/// The settings, and the CPUs where there are several.
+fn with_cpus(setting: &Setting, pairs: [(&str, String); 8]) -> BTreeMap<String, String> {
+    let mut settings: BTreeMap<String, String> =
+        pairs.into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
+    if setting.threads > 1 {
+        let cpus: Vec<String> = setting.cpus.iter().map(ToString::to_string).collect();
+        settings.insert("cpus".to_owned(), cpus.join(","));
+    }
+    settings
 }

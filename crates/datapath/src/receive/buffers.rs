@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use crate::stage::new_packet;
 use pagefrag::{
     Align, AllocError, Guard, HEADROOM, PacketBuf, PagePool, PollCache, SharedCache, Source, buffer_bytes,
 };
@@ -18,6 +17,12 @@ pub trait Buffers: Send {
 
     /// Ends a packet, as cheaply as this allocator can.
     fn give_back(&mut self, packet: PacketBuf);
+
+    /// The same for a packet to which pages of this pool are attached: they go back there.
+    #[inline]
+    fn give_back_with(&mut self, packet: PacketBuf, pages: &mut PagePool) {
+        pages.recycle_packet(packet);
+    }
 
     /// Memory that is kept from other use, in bytes; where it can be told.
     fn pinned_bytes(&self) -> Option<u64>;
@@ -48,8 +53,42 @@ impl Buffers for Poll {
         self.cache.give_back_packet(packet);
     }
 
+    #[inline]
+    fn give_back_with(&mut self, packet: PacketBuf, pages: &mut PagePool) {
+        self.cache.give_back_packet_and_pages(packet, pages);
+    }
+
     fn pinned_bytes(&self) -> Option<u64> {
         Some(self.cache.stats().pinned_bytes as u64)
+    }
+}
+
+/// The same cache, where packets end as they do far from their poll loop: each by an atomic operation of its own.
+#[derive(Debug)]
+pub struct PollDropped {
+    poll: Poll,
+}
+
+impl PollDropped {
+    /// With blocks from this source.
+    pub fn new(source: Arc<Source>) -> Self {
+        Self { poll: Poll::new(source) }
+    }
+}
+
+impl Buffers for PollDropped {
+    #[inline]
+    fn buffer(&mut self, data_bytes: usize) -> Result<PacketBuf, AllocError> {
+        self.poll.buffer(data_bytes)
+    }
+
+    #[inline]
+    fn give_back(&mut self, packet: PacketBuf) {
+        drop(packet);
+    }
+
+    fn pinned_bytes(&self) -> Option<u64> {
+        self.poll.pinned_bytes()
     }
 }
 
@@ -60,6 +99,11 @@ pub struct AnyContext<G: Guard> {
 }
 
 impl<G: Guard> AnyContext<G> {
+    /// A cache of its own that differs from that of [`Poll`] by its guard alone, with blocks from this source.
+    pub fn alone(source: Arc<Source>) -> Self {
+        Self::new(SharedCache::with_source(source).with_waiting_blocks(WAITING_BLOCKS).into())
+    }
+
     /// This cache, which other workers may use as well.
     pub fn new(cache: Arc<SharedCache<G>>) -> Self {
         Self { cache }
@@ -125,7 +169,8 @@ pub struct System;
 impl Buffers for System {
     /// Zeroed, since nobody may see what was there before: this is part of its price here.
     fn buffer(&mut self, data_bytes: usize) -> Result<PacketBuf, AllocError> {
-        Ok(new_packet(data_bytes))
+        // Aligned as it likes: a cache line more, so that the trailer can be.
+        Ok(PacketBuf::new(vec![0; buffer_bytes(data_bytes) + 64], HEADROOM))
     }
 
     fn give_back(&mut self, packet: PacketBuf) {

@@ -11,7 +11,7 @@ use pagefrag::PacketBuf;
 use crate::batch::Batch;
 use crate::device::{DeviceError, RxTotals};
 
-pub use buffers::{AnyContext, Buffers, Poll, Pool, System};
+pub use buffers::{AnyContext, Buffers, Poll, PollDropped, Pool, System};
 pub use copying::Copying;
 pub use paged::{Handing, Paged};
 

@@ -105,9 +105,15 @@ impl<B: Buffers> Receive for Paged<B> {
     }
 
     fn reclaim(&mut self, packets: &mut Vec<PacketBuf>) {
-        for packet in packets.drain(..) {
-            // Fragments first: they are pages of the pool, the head is one or a buffer.
-            self.pool.recycle_packet(packet);
+        match self.handing {
+            Handing::Page | Handing::Fragment => {
+                packets.drain(..).for_each(|packet| self.pool.recycle_packet(packet));
+            }
+            // Nothing is attached to what was copied whole.
+            Handing::Copy => packets.drain(..).for_each(|packet| self.buffers.give_back(packet)),
+            Handing::CopyBreak(_) => {
+                packets.drain(..).for_each(|packet| self.buffers.give_back_with(packet, &mut self.pool));
+            }
         }
     }
 

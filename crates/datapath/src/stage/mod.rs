@@ -3,6 +3,7 @@
 mod early;
 pub mod filter;
 pub mod forward;
+mod send_all;
 pub mod steer;
 pub mod udp;
 
@@ -14,7 +15,8 @@ use crate::Batch;
 
 pub use early::EarlyDrop;
 pub use filter::Filter;
-pub use forward::{Forward, ForwardConfig};
+pub use forward::{Forward, ForwardConfig, Router};
+pub use send_all::SendAll;
 pub use steer::Steer;
 pub use udp::Udp;
 
@@ -66,8 +68,12 @@ impl PortAddress {
     pub fn has(&self, address: IpAddr) -> bool {
         let same = |differing: u32, bits: u32| differing >= u32::from(self.prefix_bits).min(bits);
         match (self.address, address) {
-            (IpAddr::V4(own), IpAddr::V4(other)) => same((own.to_bits() ^ other.to_bits()).leading_zeros(), 32),
-            (IpAddr::V6(own), IpAddr::V6(other)) => same((own.to_bits() ^ other.to_bits()).leading_zeros(), 128),
+            (IpAddr::V4(own), IpAddr::V4(other)) => {
+                same((own.to_bits() ^ other.to_bits()).leading_zeros(), 32)
+            }
+            (IpAddr::V6(own), IpAddr::V6(other)) => {
+                same((own.to_bits() ^ other.to_bits()).leading_zeros(), 128)
+            }
             _ => false,
         }
     }

@@ -11,9 +11,9 @@ pub enum Refused {
     FlowLimit,
 }
 
-/// Whether a backlog in which `waiting` packets are takes another one of the flow with this hash, as `enqueue_to_backlog` does
-/// (net/core/dev.c, 6.18): one that is not over the limit does, so that it may come to hold one more than that. The
-/// flow limit is asked when half of it is taken.
+/// Whether a backlog in which `waiting` packets are takes another one of the flow with this hash, as
+/// `enqueue_to_backlog` does (net/core/dev.c, 6.18): one that is not over the limit does, so that it may come to hold
+/// one more than that. The flow limit is asked when half of it is taken.
 #[inline]
 pub fn admit(
     waiting: usize,
@@ -33,8 +33,9 @@ pub fn admit(
     Ok(())
 }
 
-/// Which flows the last 128 packets of a filling backlog were of (`skb_flow_limit`, net/core/dev.c, and `struct sd_flow_limit`,
-/// net/core/dev.h, 6.18). Flows are told apart by a hash with 4096 values: two may share one, and then their limit.
+/// Which flows the last 128 packets of a filling backlog were of (`skb_flow_limit` and `sd_flow_limit`,
+/// net/core/dev.c and dev.h, 6.18). Flows are told apart by a hash with 4096 values: two may share one, and then
+/// their limit.
 #[derive(Clone, Debug)]
 pub struct FlowLimit {
     /// How many of the history are of each.

@@ -1,8 +1,8 @@
 //! Who works on a flow: its hash, the queue or CPU that the hash leads to, and when a queue takes no more of one flow.
 //!
 //! [`Toeplitz`] is the hash of receive-side scaling, as network devices compute it. From there either an
-//! [`Indirection`] table leads to a queue, as in a device, or a [`CpuMap`] to a CPU, as in receive packet steering. What waits
-//! at the other end is bounded by [`admit`], which may have a [`FlowLimit`].
+//! [`Indirection`] table leads to a queue, as in a device, or a [`CpuMap`] to a CPU, as in receive packet steering.
+//! What waits at the other end is bounded by [`admit`], which may have a [`FlowLimit`].
 //!
 //! ```
 //! use datapath::steering::{CpuMap, Key, Toeplitz};

@@ -42,7 +42,8 @@ impl Indirection {
     /// What devices have.
     pub const ENTRIES: usize = 128;
 
-    /// All queues in turn, as the kernel fills it at first (`ethtool_rxfh_indir_default`, include/linux/ethtool.h, 6.18).
+    /// All queues in turn, as the kernel fills it at first (`ethtool_rxfh_indir_default`, include/linux/ethtool.h,
+    /// 6.18).
     pub fn even(entries: usize, queues: u16) -> Result<Indirection, SteeringError> {
         Indirection::weighted(entries, &vec![1; usize::from(queues)])
     }
@@ -74,8 +75,8 @@ impl Indirection {
     }
 }
 
-/// The CPUs that work is spread over, as receive packet steering does (`rps_cpus`; `get_rps_cpu`, net/core/dev.c, 6.18): the
-/// hash as a fraction of its range chooses, so that the highest bits count.
+/// The CPUs that work is spread over, as receive packet steering does (`rps_cpus`; `get_rps_cpu`, net/core/dev.c,
+/// 6.18): the hash as a fraction of its range chooses, so that the highest bits count.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CpuMap {
     cpus: Vec<u16>,
@@ -100,8 +101,8 @@ impl CpuMap {
     }
 }
 
-/// A mask as in `rps_cpus`: hexadecimal, in groups of 32 bits, the highest first. The kernel shows groups with all their digits, and
-/// reads shorter ones.
+/// A mask as in `rps_cpus`: hexadecimal, in groups of 32 bits, the highest first. The kernel shows groups with all
+/// their digits, and reads shorter ones.
 impl FromStr for CpuMap {
     type Err = SteeringError;
 

@@ -1,5 +1,5 @@
-//! The Toeplitz hash (Krawczyk, "New Hash Functions for Message Authentication", 1995), as "Receive Side Scaling" of Microsoft
-//! defines it over addresses and ports.
+//! The Toeplitz hash (Krawczyk, "New Hash Functions for Message Authentication", 1995), as "Receive Side Scaling" of
+//! Microsoft defines it over addresses and ports.
 
 use crate::wire::{Addresses, Parsed, Ports};
 
@@ -19,8 +19,8 @@ impl Key {
         0xb7, 0x3b, 0xbe, 0xac, 0x01, 0xfa,
     ]);
 
-    /// Both directions of a flow have the same hash, as the key repeats itself after 16 bits (Woo and Park, "Scalable TCP
-    /// Session Monitoring with Symmetric Receive-side Scaling", 2012). Such hashes have fewer different values.
+    /// Both directions of a flow have the same hash, as the key repeats itself after 16 bits (Woo and Park, "Scalable
+    /// TCP Session Monitoring with Symmetric Receive-side Scaling", 2012). Such hashes have fewer different values.
     pub const SYMMETRIC: Key = {
         let mut key = [0x6d; KEY_BYTES];
         let mut at = 1;
@@ -32,8 +32,8 @@ impl Key {
     };
 }
 
-/// The hash as it is defined, bit by bit: for each bit of the input that is set, the 32 bits of the key from there on. Input
-/// beyond 36 bytes is not hashed.
+/// The hash as it is defined, bit by bit: for each bit of the input that is set, the 32 bits of the key from there
+/// on. Input beyond 36 bytes is not hashed.
 pub fn toeplitz(key: &Key, input: &[u8]) -> u32 {
     let mut hash = 0;
     let [a, b, c, d, rest @ ..] = &key.0;
@@ -49,8 +49,8 @@ pub fn toeplitz(key: &Key, input: &[u8]) -> u32 {
     hash
 }
 
-/// The same hash by tables: for each half byte of the input what it adds, worked out before. 4.5 KiB, so that it stays in the first
-/// cache beside everything else; a table by bytes would have 36 KiB.
+/// The same hash by tables: for each half byte of the input what it adds, worked out before. 4.5 KiB, so that it
+/// stays in the first cache beside everything else; a table by bytes would have 36 KiB.
 #[derive(Clone, Debug)]
 pub struct Toeplitz {
     halves: [[u32; 16]; 2 * INPUT_BYTES_MAX],

@@ -4,7 +4,8 @@ use std::fmt;
 use std::hash::Hash;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// An IPv4 address as `u32` or an IPv6 address as `u128`, in the host's order: the first bit on the wire is the highest.
+/// An IPv4 address as `u32` or an IPv6 address as `u128`, in the host's order: the first bit on the wire is the
+/// highest.
 pub trait Address: Copy + Ord + Hash + fmt::Debug + Default + Send + Sync + sealed::Sealed {
     /// How many bits it has.
     const BITS: u8;
@@ -68,7 +69,7 @@ impl Address for u128 {
 
     #[inline(always)]
     fn bits(self, from: u32, count: u32) -> usize {
-        // One shift where nothing lies behind the last bit: two of them are a tenth of a look-up.
+        // Shifts of 128 bits are dear: one of them where nothing lies behind the last bit.
         match 128u32.checked_sub(from + count) {
             Some(behind) => (self >> behind) as usize & ((1 << count) - 1),
             None => (self.wrapping_shl(from) >> (128 - count)) as usize,

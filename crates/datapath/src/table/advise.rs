@@ -1,11 +1,18 @@
 //! What is done with a table's memory before it is written.
 
 /// Is shown every large array of a table once, allocated but not touched: the moment to ask for huge pages
-/// (`MADV_HUGEPAGE`), as it is when a page is first written that the kernel decides how large it is. Random look-ups in 32 MiB
-/// of small pages miss the TLB almost always.
+/// (`MADV_HUGEPAGE`), as the kernel decides how large a page is when it is first written. Random look-ups in 32 MiB of
+/// small pages miss the TLB mostly. In a virtual machine it may change nothing, if the host's own pages are small:
+/// measure.
 pub trait Advise {
     /// Some memory. What is in it means nothing yet.
     fn advise<T>(&mut self, memory: &mut [T]);
+}
+
+/// Is shown every large array of a table that is there: to see what memory it got.
+pub trait Inspect {
+    /// Some memory of the table.
+    fn see<T>(&mut self, memory: &[T]);
 }
 
 /// Leaves the memory as it comes.

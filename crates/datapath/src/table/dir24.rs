@@ -1,6 +1,6 @@
-//! DIR-24-8 (Gupta, Lin and McKeown, INFOCOM 1998): an array with an entry for each /24, and groups of 256 for those that
-//! have longer prefixes. DPDK's `rte_lpm` is of the same kind; its entries have 4 bytes, ours 2, so that the array is
-//! nearer to the size of a third cache.
+//! DIR-24-8 (Gupta, Lin and McKeown, INFOCOM 1998): an array with an entry for each /24, and groups of 256 for those
+//! that have longer prefixes. DPDK's `rte_lpm` is of the same kind; its entries have 4 bytes, ours 2, so that the
+//! array is nearer to the size of a third cache.
 
 use super::{Advise, BuildError, NextHop, Plain, Routes};
 
@@ -11,7 +11,8 @@ const GROUP: usize = 256;
 /// How many addresses of a burst are followed at once.
 const LANES: usize = 32;
 
-/// A table of IPv4 that is only read. Next hops up to 32766, and up to 32768 different /24 with longer prefixes in them.
+/// A table of IPv4 that is only read. Next hops up to 32766, and up to 32768 different /24 with longer prefixes in
+/// them.
 #[derive(Debug)]
 pub struct Dir24 {
     first: Box<[u16; FIRST]>,

@@ -1,17 +1,17 @@
 //! Longest-prefix match: which next hop leads to an address.
 //!
-//! [`Routes`] is the list that is changed. A table is made from it as a whole, within a fraction of a second for the whole
-//! Internet, and is only read from then on: any number of threads may share it, and whoever forwards takes a new one when
-//! there is one.
+//! [`Routes`] is the list that is changed. A table is made from it as a whole, within a fraction of a second for the
+//! whole Internet, and is only read from then on: any number of threads may share it, and whoever forwards takes a
+//! new one when there is one.
 //!
 //! | table | for | what it costs |
 //! |---|---|---|
-//! | [`Dir24`] | IPv4 | 32 MiB whatever the routes; one access to memory for prefixes up to /24, two beyond |
-//! | [`Poptrie`] | IPv6; IPv4 where 32 MiB are too much, or for very many prefixes beyond /24 | grows with the routes (1,000,000 of IPv4: 10 MiB; 220,000 of IPv6: 10 MiB); one access for each 6 bits behind the first ones |
+//! | [`Dir24`] | IPv4 | 32 MiB whatever the routes; one access for prefixes up to /24, two beyond |
+//! | [`Poptrie`] | IPv6; IPv4 if memory is short | 9 MiB for 1,000,000 routes of IPv4, 10 for 220,000 of IPv6; one access for each 6 bits |
 //!
-//! Both answer bursts faster than single addresses: the accesses of one do not depend on those of another, and the CPU has
-//! many under way at once, as long as no wrong guess of a branch stops it. So `lookup_burst` works in stages, each a short loop over
-//! all addresses.
+//! Both answer bursts faster than single addresses: the accesses of one do not depend on those of another, and the
+//! CPU has many under way at once, as long as no wrong guess of a branch stops it. So `lookup_burst` works in stages,
+//! each a short loop over all addresses.
 //!
 //! ```
 //! use datapath::table::{Dir24, NextHop, Prefix, Route, Routes};
@@ -40,7 +40,7 @@ mod routes;
 pub mod synthetic;
 
 pub use address::Address;
-pub use advise::{Advise, Plain};
+pub use advise::{Advise, Inspect, Plain};
 pub use dir24::Dir24;
 pub use error::{BuildError, PrefixError};
 pub use poptrie::Poptrie;

@@ -1,13 +1,13 @@
-//! Poptrie (Asai and Ohara, SIGCOMM 2015): a trie of 64 children a node, whose children and leaves lie side by side and are found
-//! by counting bits.
+//! Poptrie (Asai and Ohara, SIGCOMM 2015): a trie of 64 children a node, whose children and leaves lie side by side
+//! and are found by counting bits.
 //!
-//! One thing is added. A node below which there is only one route does not grow a chain of nodes down to the end of its
-//! prefix, but holds the prefix itself, to be compared with. In the sparse tables of IPv6 most nodes are of this kind: it takes
-//! half the memory and half the accesses.
+//! One thing is added. A node below which there is only one route does not grow a chain of nodes down to the end of
+//! its prefix, but holds the prefix itself, to be compared with. In the sparse tables of IPv6 most nodes are of this
+//! kind: it takes half the memory and half the accesses.
 
 use std::marker::PhantomData;
 
-use super::{Address, Advise, BuildError, NextHop, Plain, Route, Routes, advise::moved};
+use super::{Address, Advise, BuildError, Inspect, NextHop, Plain, Route, Routes, advise::moved};
 
 /// Bits that a node decides.
 const STRIDE: u32 = 6;
@@ -19,8 +19,9 @@ const LONE: u32 = 1 << 31;
 /// How many addresses of a burst are followed at once: their state stays in registers and the first cache.
 const LANES: usize = 32;
 
-/// 24 bytes. Either a branch, or, if `child` has [`LONE`], a prefix: then `children` and `runs` are its bits from the highest on, the
-/// rest of `child` is its length, and `leaf` what is found: in its upper half if the prefix matches, in the lower if not.
+/// 24 bytes. Either a branch, or, if `child` has [`LONE`], a prefix: then `children` and `runs` are its bits from the
+/// highest on, the rest of `child` is its length, and `leaf` what is found: in its upper half if the prefix matches,
+/// in the lower if not.
 #[derive(Clone, Copy, Debug, Default)]
 struct Node {
     /// Which of the 64 are nodes.
@@ -33,8 +34,8 @@ struct Node {
     child: u32,
 }
 
-/// A table that is only read. The first array decides 18 bits of IPv4, so that the common /24 end with a node, and 20 of IPv6,
-/// which with 18 nodes come out at 128.
+/// A table that is only read. The first array decides 18 bits of IPv4, so that the common /24 end with a node, and 20
+/// of IPv6, which with 18 nodes come out at 128.
 #[derive(Debug)]
 pub struct Poptrie<A> {
     first: Vec<u32>,
@@ -85,6 +86,13 @@ impl<A: Address> Poptrie<A> {
         for (addresses, out) in addresses.chunks(LANES).zip(out.chunks_mut(LANES)) {
             self.lookup_lanes(addresses, out);
         }
+    }
+
+    /// Shows its arrays.
+    pub fn inspect(&self, inspect: &mut impl Inspect) {
+        inspect.see(&self.first);
+        inspect.see(&self.nodes);
+        inspect.see(&self.leaves);
     }
 
     /// What its arrays take.
@@ -208,10 +216,9 @@ impl Builder {
             return Err(BuildError::TooLarge { routes: self.routes, what: "nodes or leaves", limit, advice });
         }
         self.nodes[index] = node;
-        let mut child = node.child as usize;
-        for slot in slots.iter().filter(|slot| !slot.deeper.is_empty()) {
+        let deeper = slots.iter().filter(|slot| !slot.deeper.is_empty());
+        for (child, slot) in (node.child as usize..).zip(deeper) {
             self.fill(child, slot, from + STRIDE)?;
-            child += 1;
         }
         Ok(())
     }
@@ -230,8 +237,9 @@ impl<A: Address> Default for Slot<'_, A> {
     }
 }
 
-/// Sorts routes, all of which agree before bit `from`, into slots by the next `count` bits. The order of prefixes has a shorter
-/// one before all that lie in it: these overwrite it, and those that are longer than the slots come together.
+/// Sorts routes, all of which agree before bit `from`, into slots by the next `count` bits. The order of prefixes has
+/// a shorter one before all that lie in it: these overwrite it, and those that are longer than the slots come
+/// together.
 fn sort_into<'a, A: Address>(
     slots: &mut [Slot<'a, A>],
     mut routes: &'a [Route<A>],

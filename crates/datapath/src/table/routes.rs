@@ -5,8 +5,8 @@ use std::num::NonZeroU16;
 
 use super::{Address, PrefixError};
 
-/// Where to send it: a number that the owner of the table has given a neighbour or device. With `Option` around it still 2
-/// bytes.
+/// Where to send it: a number that the owner of the table has given a neighbour or device. With `Option` around it
+/// still 2 bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct NextHop(NonZeroU16);
 
@@ -149,8 +149,8 @@ impl<A: Address> Routes<A> {
         &self.0
     }
 
-    /// Adds a route, or replaces that of the same prefix, which is returned. Moves what lies behind it: a whole table is
-    /// collected from an iterator instead.
+    /// Adds a route, or replaces that of the same prefix, which is returned. Moves what lies behind it: a whole table
+    /// is collected from an iterator instead.
     pub fn insert(&mut self, route: Route<A>) -> Option<NextHop> {
         match self.position(&route.prefix) {
             Ok(at) => Some(std::mem::replace(&mut self.0[at].next_hop, route.next_hop)),

@@ -1,17 +1,18 @@
 //! Tables like the Internet's, from a seed.
 //!
-//! Prefixes are drawn one after another. The length is drawn from the shares below. Of IPv4 one in two, of IPv6 565 in 1000, lies within a
-//! shorter prefix that was drawn before; the others are anywhere in unicast space (IPv4: first byte 1 to 223 without
-//! 10 and 127; IPv6: the large blocks of the registries). For one that is there already another is drawn. Next hops are
-//! drawn evenly, which is worse than the Internet, where neighbours often have the same: no two entries can be merged.
+//! Prefixes are drawn one after another. The length is drawn from the shares below. Of IPv4 one in two, of IPv6 565
+//! in 1000, lies within a shorter prefix that was drawn before; the others are anywhere in unicast space (IPv4: first
+//! byte 1 to 223 without 10 and 127; IPv6: the large blocks of the registries). For one that is there already another
+//! is drawn. Next hops are drawn evenly, which is worse than the Internet, where neighbours often have the same: few
+//! entries can be merged.
 //!
 //! The same arguments give the same routes, also in later versions.
 //!
-//! Sources. Lengths of IPv4 from /16 to /24: full view of RIPE RIS, September 2026, 1,150,000 prefixes (published by
-//! bgp.internet-registry.net). Shorter ones are the 0.4 % that remain: /8 to /12 as the weekly report of APNIC's router in
-//! Japan has them, /13 to /15 made up to fit. Lengths of IPv6: made up around the peaks at /48 and /32 so that the mean, 42.9, and
-//! the share of prefixes within others, 56.5 %, are those of bgp.potaroo.net (AS131072, November 2024, 219,984 prefixes). The half of
-//! IPv4: G. Huston, "Routing in 2016", IETF 98.
+//! Sources. Lengths of IPv4 from /16 to /24: full view of RIPE RIS, September 2026, 1,150,000 prefixes
+//! (bgp.internet-registry.net, second hand). Shorter ones are the 0.4 % that remain: /8 to /12 as a daily report of
+//! APNIC's router has them (second hand too), /13 to /15 made up to fit. Lengths of IPv6: made up around the peaks at /48 and /32 so
+//! that the mean, 42.9, and the share of prefixes within others, 56.5 %, are those of bgp.potaroo.net (AS131072,
+//! November 2024, 219,984 prefixes). The half of IPv4: G. Huston, "Routing in 2016", IETF 98.
 
 use std::collections::HashSet;
 
@@ -87,8 +88,8 @@ pub fn ipv6(count: usize, next_hops: u16, seed: u64) -> Routes<u128> {
     draw(&mut Numbers::new(seed), count, next_hops, &Shape { shares: &IPV6_SHARES, within: 565 }, unicast)
 }
 
-/// An address in a prefix of the table, each prefix as likely as any other; a longer one in it may be what matches. None
-/// if there are no routes.
+/// An address in a prefix of the table, each prefix as likely as any other; a longer one in it may be what matches.
+/// None if there are no routes.
 pub fn covered<A: Address>(routes: &Routes<A>, numbers: &mut Numbers) -> Option<A> {
     let routes = routes.as_slice();
     let at = numbers.below(routes.len().max(1) as u64) as usize;
@@ -196,7 +197,8 @@ impl Numbers {
 mod tests {
     use super::*;
 
-    /// The first numbers of seed 1234567, as the reference implementation gives them (Vigna, splitmix64.c; Rosetta Code).
+    /// The first numbers of seed 1234567, as the reference implementation gives them (Vigna, splitmix64.c; Rosetta
+    /// Code).
     #[test]
     fn numbers_are_splitmix64() {
         let mut numbers = Numbers::new(1234567);

@@ -1,6 +1,7 @@
 //! Fields of a header whose bytes are known to be there.
 //!
-//! A header is an array, so that the compiler checks constant ranges against its length and no check is left when it runs.
+//! A header is an array, so that the compiler checks constant ranges against its length and no check is left when it
+//! runs.
 
 use std::ops::Range;
 

@@ -110,8 +110,8 @@ pub const fn is_broadcast(address: u32) -> bool {
     address == u32::MAX
 }
 
-/// May not stand as a source in a packet from outside (RFC 1812 section 5.3.7, RFC 1122 section 3.2.1.3): network 0, loopback, a
-/// group, and 240.0.0.0/4, broadcast included.
+/// May not stand as a source in a packet from outside (RFC 1812 section 5.3.7, RFC 1122 section 3.2.1.3): network 0,
+/// loopback, a group, and 240.0.0.0/4, broadcast included.
 #[inline]
 pub const fn is_invalid_source(address: u32) -> bool {
     matches!((address >> 24) as u8, 0 | 127 | 224..)

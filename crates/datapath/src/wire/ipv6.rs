@@ -145,7 +145,8 @@ pub const fn is_link_local(address: u128) -> bool {
     address >> 118 == 0x3fa
 }
 
-/// May not stand as a source in a packet that is passed on (RFC 4291 sections 2.5.2, 2.5.3, 2.7): none, loopback, a group.
+/// May not stand as a source in a packet that is passed on (RFC 4291 sections 2.5.2, 2.5.3, 2.7): none, loopback, a
+/// group.
 #[inline]
 pub const fn is_invalid_source(address: u128) -> bool {
     address <= 1 || is_multicast(address)

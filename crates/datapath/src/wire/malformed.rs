@@ -4,8 +4,8 @@ use std::fmt;
 
 macro_rules! reasons {
     ($($(#[doc = $doc:literal])+ $variant:ident = $name:literal,)+) => {
-        /// What is wrong with a packet. The length is not what a header says, a field has a value that it may not have, or
-        /// a checksum is wrong.
+        /// What is wrong with a packet. The length is not what a header says, a field has a value that it may not
+        /// have, or a checksum is wrong.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
         #[non_exhaustive]
         pub enum Malformed {

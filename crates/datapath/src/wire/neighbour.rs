@@ -138,9 +138,9 @@ pub fn write_solicitation(frame: &mut [u8], own: Own, target: u128) -> Result<us
     finish(frame, message, SOURCE_LINK, own.link, MacAddress::of_ipv6_multicast(destination), addresses)
 }
 
-/// A whole frame that answers the solicitation in `packet`, whose target is `own.address`. Who asked without an address of
-/// its own (to see whether one is taken) is answered by way of everyone (RFC 4861 section 7.2.4). How long it is
-/// ([`FRAME_BYTES`]).
+/// A whole frame that answers the solicitation in `packet`, whose target is `own.address`. Who asked without an
+/// address of its own (to see whether one is taken) is answered by way of everyone (RFC 4861 section 7.2.4). How long
+/// it is ([`FRAME_BYTES`]).
 pub fn write_advertisement(
     frame: &mut [u8],
     own: Own,

@@ -17,8 +17,8 @@ pub(crate) struct Case<A: Address> {
     pub(crate) addresses: Vec<A>,
 }
 
-/// Prefixes of all lengths from 2 to the longest, half of them within another, none in the first and the last quarter of all
-/// addresses; and addresses anywhere, and at and beside the ends of prefixes.
+/// Prefixes of all lengths from 2 to the longest, half of them within another, none in the first and the last quarter
+/// of all addresses; and addresses anywhere, and at and beside the ends of prefixes.
 pub(crate) fn mixed<A: Address>(routes: usize, addresses: usize, seed: u64) -> Case<A> {
     let mut numbers = Numbers::new(seed);
     let mut list: Vec<Route<A>> = Vec::new();
@@ -80,7 +80,8 @@ fn replace_behind(bits: u128, length: u8, by: u128) -> u128 {
     bits & !behind | by & behind
 }
 
-/// A digest of what was found: FNV-1a with 64 bits over two bytes of each, the lower first: 0 for none, else the next hop + 1.
+/// A digest of what was found: FNV-1a with 64 bits over two bytes of each, the lower first: 0 for none, else the next
+/// hop + 1.
 pub(crate) fn digest(found: impl Iterator<Item = Option<NextHop>>) -> u64 {
     let mut hash = 0xcbf2_9ce4_8422_2325u64;
     for found in found {

@@ -8,6 +8,7 @@
 //!
 //! Rates are derived from times and never stored alone, so that the two can never disagree.
 
+mod datapath;
 mod environment;
 mod parts;
 mod reader;
@@ -18,6 +19,9 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 use thiserror::Error;
 
+pub use datapath::{
+    Datapath, DatapathEvent, DatapathFaults, DatapathMemory, DatapathPort, DatapathQueue, DatapathThread,
+};
 pub use environment::{Device, Emulator, Environment};
 pub use parts::{
     Calibration, CapabilityProbe, Clock, ComparisonRow, CostRow, End, Generated, GeneratedBy, Head,

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{Environment, Extra};
+use super::{Datapath, Environment, Extra};
 use crate::calibrate::FixedCost;
 use crate::ledger::Ledger;
 use crate::marginal::{AbsoluteCost, OverFloor};
@@ -153,6 +153,9 @@ pub struct Summary {
     /// What a generator sent; none for other commands.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub generated: Option<Generated>,
+    /// What a device under test did; none for other commands.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub datapath: Option<Datapath>,
     /// Why measuring stopped: precision reached, time up, look ...
     pub stopped: Option<String>,
     /// Fields of newer versions.

@@ -3,7 +3,7 @@
 use alloc::vec::Vec;
 use core::fmt;
 
-use crate::Align;
+use crate::{Align, Frag};
 
 mod copy_break;
 mod error;
@@ -42,7 +42,11 @@ pub struct PacketBuf {
 
 impl PacketBuf {
     /// An empty packet in this memory, whose data will begin after `headroom` bytes (all that there are, if there are not so
-    /// many): a [`Frag`](crate::Frag), a [`Page`](crate::Page), a `Box<[u8]>`, or a [`Piece`], of which all the memory is used.
+    /// many): a [`Frag`], a [`Page`](crate::Page), a `Box<[u8]>`, or a [`Piece`], of which all the memory is used.
+    ///
+    /// **For a frame that is in the memory already**, and is shown by [`put`](PacketBuf::put), the same holds as for the kernel's
+    /// `build_skb`: it must end before the trailer, which is written now. Where it may not, make the packet
+    /// [of a piece](PacketBuf#impl-From<Piece>-for-PacketBuf), or [`copy_break()`] it.
     ///
     /// The last [`TRAILER_BYTES`] are used for the trailer, and up to 63 before, so that it begins at a cache line: memory as
     /// [`buffer_bytes`] reckons it, aligned to one, has room for all the data it was reckoned for. Where there is no room for a
@@ -53,9 +57,9 @@ impl PacketBuf {
         PacketBuf { slot: Slot::new(storage, headroom) }
     }
 
-    /// An empty packet in a fragment.
+    /// [`new`](PacketBuf::new) in a fragment.
     #[inline]
-    pub fn with_frag(frag: crate::Frag, headroom: usize) -> PacketBuf {
+    pub fn with_frag(frag: Frag, headroom: usize) -> PacketBuf {
         PacketBuf::new(frag, headroom)
     }
 

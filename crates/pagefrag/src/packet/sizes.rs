@@ -8,8 +8,8 @@ use crate::Align;
 pub const HEADROOM: usize = 64 + 2;
 
 /// What the kernel keeps at the end of every buffer: `SKB_DATA_ALIGN(sizeof(struct skb_shared_info))` on x86-64, 48 bytes and 17
-/// fragments of 16. Linux 6.18, include/linux/skbuff.h. Nothing is written there by this crate; it is counted so that a
-/// buffer costs what the kernel's costs.
+/// fragments of 16. Linux 6.18, include/linux/skbuff.h. A [`PacketBuf`](crate::PacketBuf) has its own words there; it needs less
+/// than half of them, and takes as many so that a buffer costs what the kernel's costs.
 pub const TRAILER_BYTES: usize = 320;
 
 /// How much of a longer frame [`copy_break`](crate::copy_break) copies: enough for Ethernet with two tags (22), IPv6 (40) and

@@ -71,12 +71,17 @@ impl<A: Arm> Bench for One<A> {
     }
 }
 
-/// Two threads at the same time, of which each takes and ends its own.
+/// Two threads at the same time, of which each takes and ends its own. The workers lie apart: what one of them writes is in no
+/// line that the other one reads, nor in the line beside it, which some CPUs fetch along.
 pub(crate) struct Two<A: Arm> {
-    pub(crate) here: Worker<A>,
-    pub(crate) there: Arc<Mutex<Worker<A>>>,
+    pub(crate) here: Apart<Worker<A>>,
+    pub(crate) there: Arc<Mutex<Apart<Worker<A>>>>,
     pub(crate) live: u64,
 }
+
+/// In lines of its own, two by two.
+#[repr(align(128))]
+pub(crate) struct Apart<T>(pub(crate) T);
 
 impl<A: Arm> Bench for Two<A> {
     fn slice(&mut self, bursts: u64, beside: Option<&Beside>) -> Result<Timed> {
@@ -84,17 +89,17 @@ impl<A: Arm> Bench for Two<A> {
         let there = Arc::clone(&self.there);
         let other = move || {
             let mut worker = there.lock().unwrap_or_else(PoisonError::into_inner);
-            timed(|| worker.run(bursts))
+            timed(|| worker.0.run(bursts))
         };
-        let (own, other) = beside.together(other, || timed(|| self.here.run(bursts)))?;
+        let (own, other) = beside.together(other, || timed(|| self.here.0.run(bursts)))?;
         let (own, other) = (own?, other?);
         Ok(Timed { buffers: 2 * bursts * self.live, cpu_ns: own.cpu_ns + other.cpu_ns, ..own })
     }
 
     fn close(self: Box<Self>) -> Account {
-        let (mut turnover, pages) = self.here.close();
+        let (mut turnover, pages) = self.here.0.close();
         let Some(there) = Arc::into_inner(self.there) else { return (turnover, None) };
-        let (theirs, their_pages) = there.into_inner().unwrap_or_else(PoisonError::into_inner).close();
+        let (theirs, their_pages) = there.into_inner().unwrap_or_else(PoisonError::into_inner).0.close();
         turnover.add(theirs);
         let sum = match (pages, their_pages) {
             (Some(one), Some(other)) => {

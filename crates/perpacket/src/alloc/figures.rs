@@ -24,9 +24,9 @@ impl Figures {
     }
 
     /// The comparison of a cell with another one.
-    pub(crate) fn against(&self, base: usize, index: usize) -> Option<&Comparison> {
+    pub(crate) fn against(&self, base: usize, index: usize) -> Option<&ComparisonRow> {
         let wanted = |row: &&ComparisonRow| (usize::from(row.a), usize::from(row.b)) == (base, index);
-        self.comparisons.iter().find(wanted).map(|row| &row.comparison)
+        self.comparisons.iter().find(wanted)
     }
 }
 
@@ -142,12 +142,14 @@ mod tests {
         ];
         let figures = figures(&all);
         assert_eq!(figures.rows.len(), 5);
-        let ratio = |base, index| figures.against(base, index).map(|c| (c.ratio * 100.0).round() / 100.0);
+        let ratio = |base, index| {
+            figures.against(base, index).map(|row| (row.comparison.ratio * 100.0).round() / 100.0)
+        };
         assert_eq!(ratio(1, 0), Some(4.0));
         assert_eq!((ratio(1, 3), ratio(2, 3)), (Some(6.0), Some(2.25)));
         assert_eq!(ratio(2, 4), None, "another thread's cost is held against nothing here");
         assert!((figures.row(1).unwrap().cost.fixed_ns_per_call - 500.0).abs() < 1.0);
-        let c = figures.against(1, 0).unwrap();
+        let c = &figures.against(1, 0).unwrap().comparison;
         assert!(c.ratio_interval.high - c.ratio_interval.low < 1e-6, "all rounds drift alike: {c:?}");
     }
 

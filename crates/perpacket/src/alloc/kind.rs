@@ -14,7 +14,8 @@ use super::arms::fragments::{DROP, DROP_ALL, GIVE_BACK, LEAVE, Poll, Shared};
 use super::arms::general::OfJemalloc;
 use super::arms::general::{General, OfMimalloc, OfSystem, OneBytesMut, SplitBytesMut};
 use super::arms::plain::{FreeList, Ready};
-use super::bench::{Across, Bench, One, Ring, Step, Two};
+use super::arms::pool::{FAST, FRAGMENTS, Pool, RING, SLOW};
+use super::bench::{Across, Apart, Bench, One, Ring, Step, Two};
 use super::load::{Load, Sizes};
 use crate::words::nearest;
 
@@ -30,6 +31,10 @@ pub(crate) enum Allocator {
     Spin,
     SpinMany,
     Mutex,
+    PoolFast,
+    PoolRing,
+    PoolSlow,
+    PoolFrag,
     FreeList,
     System,
     Mimalloc,
@@ -40,7 +45,7 @@ pub(crate) enum Allocator {
 
 impl Allocator {
     /// All of them, in the order of the tables.
-    pub(crate) const ALL: [Self; 14] = [
+    pub(crate) const ALL: [Self; 18] = [
         Self::Loop,
         Self::Poll,
         Self::PollLeave,
@@ -49,6 +54,10 @@ impl Allocator {
         Self::Spin,
         Self::SpinMany,
         Self::Mutex,
+        Self::PoolFast,
+        Self::PoolRing,
+        Self::PoolSlow,
+        Self::PoolFrag,
         Self::FreeList,
         Self::System,
         Self::Mimalloc,
@@ -68,6 +77,10 @@ impl Allocator {
             Self::Spin => "spin",
             Self::SpinMany => "spin-many",
             Self::Mutex => "mutex",
+            Self::PoolFast => "pool-fast",
+            Self::PoolRing => "pool-ring",
+            Self::PoolSlow => "pool-slow",
+            Self::PoolFrag => "pool-frag",
             Self::FreeList => "free-list",
             Self::System => "system",
             Self::Mimalloc => "mimalloc",
@@ -88,6 +101,10 @@ impl Allocator {
             Self::Spin => "any-context cache, spin lock",
             Self::SpinMany => "the same, a burst at once",
             Self::Mutex => "any-context cache, mutex",
+            Self::PoolFast => "page pool, recycled (fast)",
+            Self::PoolRing => "page pool, through its ring",
+            Self::PoolSlow => "page pool, to the source (slow)",
+            Self::PoolFrag => "page pool, fragments, recycled",
             Self::FreeList => "free list",
             Self::System => "system allocator",
             Self::Mimalloc => "mimalloc",
@@ -108,6 +125,9 @@ impl Allocator {
         match self {
             Self::Poll | Self::PollLeave if threads == Threads::Across => {
                 Some("only its owner can give back")
+            }
+            Self::PoolFast | Self::PoolSlow | Self::PoolFrag if threads == Threads::Across => {
+                Some("only its owner can recycle")
             }
             Self::FreeList if threads == Threads::Across => Some("has one owner"),
             Self::SpinMany if is_mixed => Some("takes a burst of one size"),
@@ -251,6 +271,10 @@ pub(crate) fn build(allocator: Allocator, threads: Threads, load: &Load) -> Opti
         Allocator::Spin => shared::<SpinLock, false>(threads, load),
         Allocator::SpinMany => shared::<SpinLock, true>(threads, load),
         Allocator::Mutex => shared::<pagefrag::Mutex, false>(threads, load),
+        Allocator::PoolFast => place(threads, load, Pool::<FAST>::new),
+        Allocator::PoolRing => place(threads, load, Pool::<RING>::new),
+        Allocator::PoolSlow => place(threads, load, Pool::<SLOW>::new),
+        Allocator::PoolFrag => place(threads, load, Pool::<FRAGMENTS>::new),
         Allocator::FreeList => place(threads, load, || FreeList::new(bytes)),
         Allocator::System => place(threads, load, General::<OfSystem>::new),
         Allocator::Mimalloc => place(threads, load, General::<OfMimalloc>::new),
@@ -278,7 +302,9 @@ fn place<A: Arm>(threads: Threads, load: &Load, arm: impl Fn() -> A) -> Box<dyn 
     let worker = || Worker::new(arm(), load.clone());
     match threads {
         Threads::One => Box::new(One { worker: worker(), live }),
-        Threads::Two => Box::new(Two { here: worker(), there: Arc::new(Mutex::new(worker())), live }),
+        Threads::Two => {
+            Box::new(Two { here: Apart(worker()), there: Arc::new(Mutex::new(Apart(worker()))), live })
+        }
         Threads::Across => Box::new(Across { worker: worker(), ring: Ring::new(load.live), live }),
     }
 }

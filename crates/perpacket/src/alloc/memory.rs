@@ -77,6 +77,7 @@ mod tests {
         let before = resident_bytes().unwrap();
         let touched = vec![1_u8; 8 << 20];
         let after = resident_bytes().unwrap();
-        assert!(after - before >= 8 << 20, "{before} {after} {}", touched.len());
+        // Less than all of it, as other tests may give memory back at the same time.
+        assert!(after > before + (4 << 20), "{before} {after} {}", touched.len());
     }
 }

@@ -1,12 +1,14 @@
 //! `perpacket ab`: two variants of a path in interleaved pairs.
 
 use anyhow::{Context, Result};
+use measure::crossover::{self, Crossover};
 use measure::holm;
 use measure::record::{ComparisonRow, Extra, Summary, Warning};
 use measure::verdict::{Verdict, judge_family};
 
 use crate::cell::{Cell, Factor, PathName};
 use crate::cli::{AbArgs, OutputArgs};
+use crate::commands::usual_slice;
 use crate::diagnosis;
 use crate::pairs::{Answer, Pairs, criteria};
 use crate::report::{self, Outcome};
@@ -20,26 +22,29 @@ const SLICE: u64 = 10_000;
 /// Share of a cost from which on what its clock misses is said.
 pub(crate) const NOTICEABLE: f64 = 0.01;
 
+/// What a comparison of ways to receive in user space says nothing about.
+const LEFT_OUT: &str = "user space leaves out: mapping pages for DMA, and cache misses on what a network card has just written. \
+                        Copying has these misses at once, a page that is handed up has them when somebody reads it\n";
+
 /// From arguments to a scenario, and on.
 pub(crate) fn run(args: &AbArgs) -> Result<Outcome> {
+    let paths: Vec<PathName> =
+        args.paths.iter().map(|name| name.parse().map_err(anyhow::Error::msg)).collect::<Result<_>>()?;
+    let slice = usual_slice(&paths, SLICE);
     let scenario = Scenario {
         schema: SCHEMA.into(),
         job: Job::Ab,
-        paths: args
-            .paths
-            .iter()
-            .map(|name| name.parse::<PathName>().map_err(anyhow::Error::msg))
-            .collect::<Result<_>>()?,
-        frames: vec![args.frame],
+        paths,
+        frames: args.frame.clone(),
         setting: args.setting.resolve()?,
-        measurement: args.slice.resolve(args.time, default_precision(), SLICE)?,
+        measurement: args.slice.resolve(args.time, default_precision(), slice)?,
         host: args.host.resolve(),
         compare: Some(compare(args)?),
     };
     measure(&scenario.checked()?, &args.output)
 }
 
-/// Compares on every path of the scenario, one after the other, and judges them as one family.
+/// Compares on every path of the scenario at every frame size, one after the other, and judges them as one family.
 pub(crate) fn measure(scenario: &Scenario, output: &OutputArgs) -> Result<Outcome> {
     let compare = scenario.compare.as_ref().context("the scenario compares nothing: [compare] is missing")?;
     let ground = Ground::settle(scenario)?;
@@ -100,7 +105,10 @@ fn measure_pairs(
     session.recorder.summary(summary(&answers, compare, session))?;
     if session.prints() {
         let notes: String = notes.iter().map(|note| format!("{note}\n")).collect();
-        report::write_stdout(&(report::comparison_table(&answers, compare) + &notes + &ledgers))?;
+        let crossovers = crossovers(&answers, compare);
+        let left_out = if crossovers.is_empty() { "" } else { LEFT_OUT };
+        let table = report::comparison_table(&answers, &crossovers, compare);
+        report::write_stdout(&(table + left_out + &notes + &ledgers))?;
     }
     let undecided =
         |(_, answer): &([Cell; 2], Answer)| matches!(answer.verdict, Verdict::Inconclusive { .. });
@@ -115,10 +123,25 @@ fn measure_pairs(
     Ok(outcome)
 }
 
+/// Where the cheaper way to receive changes with the frame size, on each path that was measured at enough sizes.
+fn crossovers(answers: &[([Cell; 2], Answer)], compare: &Compare) -> Vec<(PathName, Crossover)> {
+    if compare.vary != Factor::Rx {
+        return Vec::new();
+    }
+    let mut paths: Vec<PathName> = answers.iter().map(|([a, _], _)| a.path).collect();
+    paths.dedup();
+    let of_path = |path: PathName| {
+        let rows = answers.iter().filter(|([a, _], _)| a.path == path);
+        let points: Vec<_> = rows.map(|([a, _], answer)| (a.frame_bytes, answer.verdict)).collect();
+        Some((path, crossover::crossover(&points)?))
+    };
+    paths.into_iter().filter_map(of_path).collect()
+}
+
 /// A warning where ksoftirqd took a noticeable part of the work, which the thread's clock does not see: a variant that defers
 /// more would look cheaper.
 fn blind_spot(pair: &[Cell], answer: &Answer, deferred_ns: [Option<f64>; 2]) -> Option<Warning> {
-    let comparison = answer.comparison.as_ref()?;
+    let comparison = answer.comparison.as_ref().filter(|_| !pair[0].path.is_datapath())?;
     let [a, b] = [deferred_ns[0]?, deferred_ns[1]?];
     let noticeable = NOTICEABLE * comparison.a_ns.min(comparison.b_ns);
     (a.max(b) > noticeable || (a - b).abs() > noticeable / 2.0).then(|| Warning {
@@ -138,7 +161,7 @@ fn compare(args: &AbArgs) -> Result<Compare> {
     Ok(Compare { vary, a, b, margin: args.margin, early_stop: !args.fixed, reload_pairs: args.reload })
 }
 
-/// Replaces each verdict by the one that holds among all paths of the run (Holm).
+/// Replaces each verdict by the one that holds among all comparisons of the run (Holm).
 fn judge(answers: &mut [([Cell; 2], Answer)], compare: &Compare) {
     let comparisons: Vec<_> = answers.iter().filter_map(|(_, answer)| answer.judged()).collect();
     let criteria = criteria(compare);
@@ -171,8 +194,10 @@ fn summary(answers: &[([Cell; 2], Answer)], compare: &Compare, session: &Session
             extra: Extra::new(),
         })
     };
-    let stopped: Vec<String> =
-        answers.iter().map(|([a, _], answer)| format!("{}: {}", a.path, answer.stopped)).collect();
+    let stopped: Vec<String> = answers
+        .iter()
+        .map(|([a, b], answer)| format!("{}: {}", report::subject([a, b], answers), answer.stopped))
+        .collect();
     Summary {
         comparisons: answers.iter().enumerate().filter_map(row).collect(),
         stopped: Some(stopped.join("; ")),

@@ -167,7 +167,7 @@ fn text(report: &Report, cleaned: bool) -> String {
     }
     line("\npaths".into());
     for path in PathName::ALL {
-        line(format!("  {path:<11} {}", paths::of(path).about()));
+        line(format!("  {path:<16} {}", paths::about(path)));
     }
     line("\nwhat makes results noisy or different here".into());
     if report.warnings.is_empty() && report.remarks.is_empty() {

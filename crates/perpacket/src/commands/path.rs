@@ -1,4 +1,4 @@
-//! `perpacket path`: what one packet costs on kernel paths.
+//! `perpacket path`: what one packet costs on kernel paths, and in a device in user space.
 
 use anyhow::{Context, Result, bail};
 use measure::ledger::Ledger;
@@ -7,6 +7,7 @@ use measure::record::{Clock, CostRow, Extra, Summary, Warning};
 
 use crate::cell::{Cell, PathName};
 use crate::cli::{OutputArgs, PathArgs};
+use crate::commands::usual_slice;
 use crate::diagnosis;
 use crate::report::{self, CellResult, Outcome};
 use crate::rounds::{Measured, Rounds, Stopped};
@@ -28,13 +29,15 @@ const SLICE: u64 = 5_000;
 
 /// From arguments to a scenario, and on.
 pub(crate) fn run(args: &PathArgs) -> Result<Outcome> {
+    let paths = paths(&args.paths)?;
+    let slice = usual_slice(&paths, SLICE);
     let scenario = Scenario {
         schema: SCHEMA.into(),
         job: Job::Path,
-        paths: paths(&args.paths)?,
+        paths,
         frames: args.frame.clone(),
         setting: args.setting.resolve()?,
-        measurement: args.slice.resolve(args.time, args.precision, SLICE)?,
+        measurement: args.slice.resolve(args.time, args.precision, slice)?,
         host: args.host.resolve(),
         compare: None,
     };
@@ -53,7 +56,7 @@ pub(crate) fn measure(scenario: &Scenario, output: &OutputArgs) -> Result<Outcom
 
 /// The labs stand as long as this runs.
 fn measure_cells(session: &mut Session<'_>, cells: &[Cell], notes: &[String]) -> Result<Outcome> {
-    let mut rounds = Rounds::build(cells, session.scenario)?;
+    let mut rounds = Rounds::build(cells, session)?;
     let stopped = rounds.measure(session)?;
     let measured = rounds.take();
 
@@ -139,12 +142,13 @@ fn blind_spots(rows: &[CostRow], cells: &[Cell]) -> Vec<Warning> {
     let warning = |row: &CostRow| {
         let deferred_ns = row.counters_per_packet.get(KSOFTIRQD).copied().flatten()?;
         let cell = &cells[usize::from(row.variant)];
-        (row.clock == Clock::ThreadCpu && deferred_ns > NOTICEABLE * row.cost.ns).then(|| Warning {
-            what: format!("a part of {} at {} bytes is not in its figure", cell.path, cell.frame_bytes),
-            fact: format!("ksoftirqd took {deferred_ns:.1} ns a packet from the measuring thread"),
-            next_step: "add it, or measure when less other work runs on this CPU".into(),
-            ..Warning::default()
-        })
+        (row.clock == Clock::ThreadCpu && !cell.path.is_datapath() && deferred_ns > NOTICEABLE * row.cost.ns)
+            .then(|| Warning {
+                what: format!("a part of {} at {} bytes is not in its figure", cell.path, cell.frame_bytes),
+                fact: format!("ksoftirqd took {deferred_ns:.1} ns a packet from the measuring thread"),
+                next_step: "add it, or measure when less other work runs on this CPU".into(),
+                ..Warning::default()
+            })
     };
     rows.iter().filter_map(warning).collect()
 }

@@ -7,6 +7,7 @@ use anyhow::{Context, Result};
 
 use super::{ab, alloc, path};
 use crate::cli::RunArgs;
+use crate::device;
 use crate::generate;
 use crate::report::Outcome;
 use crate::scenario::{AnyScenario, Job};
@@ -25,6 +26,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<Outcome> {
         AnyScenario::Measure(scenario) if scenario.job == Job::Path => path::measure(&scenario, &args.output),
         AnyScenario::Measure(scenario) => ab::measure(&scenario, &args.output),
         AnyScenario::Generate(scenario) => generate::run(&scenario, &args.output),
+        AnyScenario::Datapath(scenario) => device::run(&scenario, &args.output),
         AnyScenario::Allocate(scenario) => alloc::compare(&scenario, None, &args.output),
     }
 }

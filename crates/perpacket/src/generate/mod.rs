@@ -41,7 +41,7 @@ use way::Way;
 use workers::Done;
 
 pub(crate) use look::look;
-pub(crate) use source::{FLAGS, read_program};
+pub(crate) use source::{FLAGS, compile, period, read_program};
 
 /// Why packets of xdp-live may be missing.
 const XDP_LIVE_HINT: &str = "a veth takes redirected packets only if its other end has NAPI on: `ethtool -K PEER gro on` there, or an XDP \

@@ -347,7 +347,7 @@ fn marked(longest: usize, emitter: Emitter, stream: u16) -> Result<Frames> {
 }
 
 /// After how many packets all repeats, if after no more than `most`.
-pub(super) fn period(plan: &Plan, emitter: &Emitter, most: u64) -> Option<u64> {
+pub(crate) fn period(plan: &Plan, emitter: &Emitter, most: u64) -> Option<u64> {
     let mut periods = (0..plan.packets()).map(|packet| plan.period(packet));
     let period = periods.try_fold(1_u64, |all, one| {
         let one = one?;

@@ -149,7 +149,7 @@ impl<'a> Pairs<'a> {
     }
 
     fn build(&self, session: &mut Session<'_>) -> Result<Stage> {
-        Stage::build(self.makeup, &self.cells, self.scenario, self.compare, session)
+        Stage::build(self.makeup, &self.cells, self.compare, session)
     }
 
     /// Makes anew what the next block needs.

@@ -1,4 +1,4 @@
-//! The labs of a comparison: what A and B share, and what is made anew for the next block.
+//! The rigs of a comparison: what A and B share, and what is made anew for the next block.
 
 use std::io::{Read, Seek};
 use std::os::unix::process::CommandExt;
@@ -7,11 +7,9 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use traffic::programs::PADDING;
 
 use crate::cell::{Cell, Factor};
-use crate::paths::SYS;
-use crate::rig::{Code, Rig, Shape, Timed};
+use crate::rig::{self, Place, Rig, Shape, Timed};
 use crate::rounds::stretched;
 use crate::scenario::{Clock, Compare, Scenario};
 use crate::session::Session;
@@ -30,18 +28,17 @@ pub(super) enum Makeup {
     Refreshed,
     /// The lab. Each has a sending program of its own, loaded anew.
     Reloaded,
-    /// Nothing. The labs and programs of both are made anew.
+    /// Nothing. The labs and programs of both, or their devices in user space, are made anew.
     Rebuilt,
 }
 
 impl Makeup {
-    pub(super) fn of(compare: &Compare, [a, b]: &[Cell; 2]) -> Self {
-        let kind = a.setting.backend;
-        let tunable = kind == b.setting.backend && kind.is_some_and(|kind| Rig::tunable(kind, compare.vary));
+    pub(super) fn of(compare: &Compare, cells: &[Cell; 2]) -> Self {
+        let tunable = rig::tunable(cells, compare.vary);
         match compare.reload_pairs {
             None if tunable && matches!(compare.vary, Factor::Spin | Factor::Flows) => Self::Refreshed,
             None if tunable => Self::Shared,
-            Some(_) if tunable && compare.vary != Factor::Command && kind.is_some_and(Rig::has_program) => {
+            Some(_) if tunable && compare.vary != Factor::Command && rig::reloadable(&cells[0]) => {
                 Self::Reloaded
             }
             _ => Self::Rebuilt,
@@ -49,10 +46,10 @@ impl Makeup {
     }
 }
 
-/// The labs that are standing now.
+/// The rigs that are standing now.
 pub(super) struct Stage {
     /// One that both variants share, or one each.
-    pub(super) rigs: Vec<Rig>,
+    pub(super) rigs: Vec<Box<dyn Rig>>,
     cells: [Cell; 2],
     commands: Option<[String; 2]>,
     last: Option<usize>,
@@ -60,19 +57,16 @@ pub(super) struct Stage {
 }
 
 impl Stage {
-    /// Builds the labs, in random order where there are two.
+    /// Builds the rigs, in random order where there are two.
     pub(super) fn build(
         makeup: Makeup,
         cells: &[Cell; 2],
-        scenario: &Scenario,
         compare: &Compare,
         session: &mut Session<'_>,
     ) -> Result<Self> {
-        let clock = scenario.measurement.clock;
-        let burdened = compare.vary == Factor::Spin || scenario.setting.spin > 0;
         let build = |cell: &Cell, session: &mut Session<'_>| {
-            let padding = if makeup == Makeup::Shared { None } else { padding(session) };
-            Rig::build(cell, clock, Code { burdened, padding })
+            let place = (makeup != Makeup::Shared).then(|| Place::draw(&mut session.order));
+            session.workshop.build(cell, place)
         };
         let commands = (compare.vary == Factor::Command).then(|| [compare.a.clone(), compare.b.clone()]);
         if makeup != Makeup::Rebuilt {
@@ -94,12 +88,12 @@ impl Stage {
             rigs.reverse();
         }
         for (rig, command) in rigs.iter().zip(commands.iter().flatten()) {
-            run_inside(rig, command, &session.stop)?;
+            run_inside(rig.as_ref(), command, &session.stop)?;
         }
         Ok(Self { rigs, cells: cells.clone(), commands: None, last: None, stop: session.stop.clone() })
     }
 
-    /// Variants that have a lab of their own.
+    /// Variants that have a rig of their own.
     pub(super) fn arms(&self) -> usize {
         self.rigs.len()
     }
@@ -110,7 +104,7 @@ impl Stage {
         if scenario.measurement.clock == Clock::Machine {
             for (arm, shape) in shapes.iter_mut().enumerate() {
                 let pilot = self.slice(arm, *shape)?;
-                *shape = stretched(&self.rigs[self.at(arm)], pilot);
+                *shape = stretched(self.rigs[self.at(arm)].as_ref(), pilot);
             }
         }
         Ok(shapes)
@@ -119,8 +113,8 @@ impl Stage {
     /// A sending program of its own for each variant, loaded in random order.
     pub(super) fn reload(&mut self, session: &mut Session<'_>) -> Result<()> {
         self.last = None;
-        let paddings = [padding(session), padding(session)];
-        self.rigs[0].reload(&self.cells, session.order.pair_order(), paddings)
+        let places = [Place::draw(&mut session.order), Place::draw(&mut session.order)];
+        self.rigs[0].reload(&self.cells, session.order.pair_order(), places)
     }
 
     /// A slice of one variant, after what makes the lab that variant.
@@ -138,7 +132,7 @@ impl Stage {
         let at = self.at(arm);
         let rig = &mut self.rigs[at];
         if let Some(commands) = &self.commands {
-            run_inside(rig, &commands[arm], &self.stop)?;
+            run_inside(rig.as_ref(), &commands[arm], &self.stop)?;
             rig.slice(shape)?; // thrown away: the command has used the caches
         } else {
             rig.select(arm);
@@ -158,15 +152,10 @@ fn wider([a, b]: &[Cell; 2]) -> &Cell {
     if b.setting.flows > a.setting.flows { b } else { a }
 }
 
-/// Another place in memory for a program.
-fn padding(session: &mut Session<'_>) -> Option<u8> {
-    Some(session.order.below(u64::from(PADDING) + 1) as u8)
-}
-
 /// Runs a command in the network namespace of the system under test, in a process group of its own. When the run is asked to
 /// end meanwhile, or the command takes longer than [`COMMAND_TIME`], the group is ended.
-fn run_inside(rig: &Rig, command: &str, stop: &Stop) -> Result<()> {
-    rig.lab().netns(SYS).enter()?;
+fn run_inside(rig: &dyn Rig, command: &str, stop: &Stop) -> Result<()> {
+    rig.enter_system()?;
     let what = || format!("run `{command}` inside the system under test");
     let mut errors = linux::process::memory_file("perpacket-command").with_context(what)?;
     let mut child = Command::new("sh")

@@ -1,10 +1,11 @@
-//! The kernel paths: one file a path, behind one small trait.
+//! The paths: those through the kernel, one file each behind one small trait, and those through the device in user space.
 //!
 //! A path says what its lab needs beside the common topology ([`topology`]), what its frames look like, and, once
 //! the lab stands, where its packets end and are counted. How frames get in is not its business, except that it
 //! lists the ways that are valid for it.
 
 mod bridge;
+mod datapath;
 pub(crate) mod ending;
 mod floor;
 mod forward;
@@ -18,7 +19,7 @@ mod xdp_tx;
 
 use std::fmt;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use lab::{Lab, Plan};
 use template::{Addresses, UdpFrame};
 use traffic::BackendKind;
@@ -93,6 +94,8 @@ pub(crate) enum Ends {
     Driver,
     /// In the stack, or behind it.
     Stack,
+    /// In the device under test in user space: nothing of the kernel is met.
+    Device,
 }
 
 impl fmt::Display for About {
@@ -110,7 +113,8 @@ impl About {
     /// Whether a part of this path's work is done in softirqs when packets get in by `kind`: all that a veth receives. With
     /// CONFIG_IRQ_TIME_ACCOUNTING that part is in no thread's time.
     pub(crate) fn works_in_softirq(&self, kind: BackendKind) -> bool {
-        self.crosses || (kind != BackendKind::Inject && self.ends != Ends::Injector)
+        let received = kind != BackendKind::Inject && matches!(self.ends, Ends::Driver | Ends::Stack);
+        self.crosses || received
     }
 }
 
@@ -130,7 +134,7 @@ const INTO_THE_DRIVER: &[BackendKind] =
 
 /// The whole plan of a cell's lab: the common topology, and what its path adds.
 pub(crate) fn lay(cell: &Cell) -> Result<Plan> {
-    let path = of(cell.path);
+    let path = of(cell.path)?;
     let mut plan = topology::common(cell, matches!(path.addresses().1, Addresses::V6 { .. }))?;
     path.plan(cell, &mut plan);
     Ok(plan)
@@ -139,8 +143,9 @@ pub(crate) fn lay(cell: &Cell) -> Result<Plan> {
 /// Where packets of a cell come into the system under test, and how its device takes them: a veth into its driver's NAPI
 /// where it has GRO or an XDP program, else by `netif_rx` (drivers/net/veth.c, 6.18). None where they end before.
 pub(crate) fn ingress(cell: &Cell) -> Option<String> {
-    let ends = of(cell.path).about().ends;
+    let ends = about(cell.path).ends;
     match cell.setting.backend? {
+        _ if ends == Ends::Device => Some("synthetic device".into()),
         _ if ends == Ends::Injector => None,
         BackendKind::Inject => Some(format!("netif_receive_skb_list of {INGRESS}")),
         _ if cell.setting.gro || ends == Ends::Driver => {
@@ -150,9 +155,12 @@ pub(crate) fn ingress(cell: &Cell) -> Option<String> {
     }
 }
 
-/// The path of this name.
-pub(crate) fn of(name: PathName) -> &'static dyn Path {
-    match name {
+/// The kernel's path of this name.
+///
+/// # Errors
+/// Where it is none of the kernel's.
+pub(crate) fn of(name: PathName) -> Result<&'static dyn Path> {
+    Ok(match name {
         PathName::Floor => &floor::Floor,
         PathName::XdpDrop => &xdp_drop::XdpDrop,
         PathName::XdpTx => &xdp_tx::XdpTx,
@@ -163,7 +171,16 @@ pub(crate) fn of(name: PathName) -> &'static dyn Path {
         PathName::Bridge => &bridge::Bridge,
         PathName::Udp => &udp::Udp,
         PathName::UdpNoport => &udp_noport::UdpNoport,
-    }
+        PathName::DatapathDrop
+        | PathName::DatapathDummy
+        | PathName::DatapathForward
+        | PathName::DatapathUdp => bail!("{name} is a path in user space: it has no lab"),
+    })
+}
+
+/// What is known about the path of this name.
+pub(crate) fn about(name: PathName) -> &'static About {
+    of(name).map_or_else(|_| datapath::about(name), Path::about)
 }
 
 #[cfg(test)]
@@ -190,14 +207,15 @@ mod tests {
 
     #[test]
     fn what_a_veth_receives_is_worked_on_in_softirqs() {
-        let in_softirq = |path, kind| super::of(path).about().works_in_softirq(kind);
+        let in_softirq = |path, kind| super::about(path).works_in_softirq(kind);
         for path in [PathName::Floor, PathName::TcDrop, PathName::RawDrop, PathName::Udp] {
             assert!(!in_softirq(path, BackendKind::Inject), "{path}");
         }
         for path in [PathName::Forward, PathName::Forward6, PathName::Bridge, PathName::UdpNoport] {
             assert!(in_softirq(path, BackendKind::Inject), "{path}");
         }
-        for path in PathName::ALL.into_iter().filter(|&path| path != PathName::Floor) {
+        let received = |path: &PathName| *path != PathName::Floor && !path.is_datapath();
+        for path in PathName::ALL.into_iter().filter(received) {
             assert!(in_softirq(path, BackendKind::Mmsg), "{path}");
         }
     }

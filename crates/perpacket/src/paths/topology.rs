@@ -84,7 +84,7 @@ pub(crate) fn common(cell: &Cell, with_ipv6: bool) -> Result<Plan> {
     }
     let port = |role, device, mac| {
         let port = Port::new(role, device).mac(mac);
-        match cell.setting.queues() {
+        match cell.setting.veth_queues() {
             Some(queues) => port.queues(queues),
             None => port,
         }

@@ -4,6 +4,7 @@ mod alloc;
 mod arrivals;
 mod audit;
 mod costs;
+mod datapath;
 mod file;
 mod numbers;
 mod opening;
@@ -24,10 +25,11 @@ pub(crate) use arrivals::{
 };
 pub(crate) use audit::{AuditJson, audit_text};
 pub(crate) use costs::{CellResult, cost_table, counters_text};
+pub(crate) use datapath::{DatapathLive, datapath_opening, datapath_text};
 pub(crate) use file::OutputFile;
 pub(crate) use opening::{generator_opening, opening, warning_line};
 pub(crate) use sent::{Live, language_text, sending_text, written_text};
-pub(crate) use tables::{comparison_table, ledger_text};
+pub(crate) use tables::{comparison_table, ledger_text, subject};
 
 /// How a command ended, and so the process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -77,6 +77,11 @@ pub(crate) fn warning_line(warning: &Warning) -> String {
 fn in_a_line(scenario: &Scenario) -> String {
     let paths: Vec<String> = scenario.paths.iter().map(ToString::to_string).collect();
     let frames: Vec<String> = scenario.frames.iter().map(ToString::to_string).collect();
+    let from = if scenario.paths.iter().any(|path| path.is_datapath()) {
+        " (datapath: in user space, from a synthetic device in memory)"
+    } else {
+        ""
+    };
     let m = &scenario.measurement;
     let job = match scenario.job {
         Job::Path => "path",
@@ -87,9 +92,9 @@ fn in_a_line(scenario: &Scenario) -> String {
         Clock::Machine => "busy time of all CPUs",
     };
     let mut line = format!(
-        "{job} {}, frames of {} bytes, slices of {} packets, {clock}, at most {:.0} s, seed {}",
+        "{job} {}{from}, frames of {} bytes, slices of {} packets, {clock}, at most {:.0} s, seed {}",
         paths.join(" "),
-        frames.join(" and "),
+        listed(&frames),
         m.packets,
         m.time_s,
         m.seed
@@ -101,4 +106,12 @@ fn in_a_line(scenario: &Scenario) -> String {
         line += &format!(", {name} {value}");
     }
     line
+}
+
+/// `a`, `a and b`, `a, b and c`.
+fn listed(words: &[String]) -> String {
+    match words {
+        [all @ .., last] if !all.is_empty() => format!("{} and {last}", all.join(", ")),
+        _ => words.concat(),
+    }
 }

@@ -199,12 +199,12 @@ fn histogram(gaps: &Gaps) -> String {
     text
 }
 
-fn per_second(packets: u64, wall_ns: u64) -> u64 {
+pub(super) fn per_second(packets: u64, wall_ns: u64) -> u64 {
     (packets as f64 * 1e9 / wall_ns.max(1) as f64).round() as u64
 }
 
 /// Bits per second with three digits and a prefix.
-fn bits(bit_per_s: f64) -> String {
+pub(super) fn bits(bit_per_s: f64) -> String {
     let (value, unit) = match bit_per_s {
         b if b >= 1e9 => (b / 1e9, "Gbit/s"),
         b if b >= 1e6 => (b / 1e6, "Mbit/s"),

@@ -1,16 +1,21 @@
 //! Tables for people.
 
 use comfy_table::{Cell as TableCell, CellAlignment, Table, presets};
+use measure::crossover::{Arm, Change, Crossover};
 use measure::ledger::Ledger;
 use measure::verdict::Verdict;
 
 use super::numbers::{ns, percent, signed, thousands};
-use crate::cell::{Cell, Factor};
+use crate::cell::{Cell, Factor, PathName};
 use crate::pairs::Answer;
 use crate::scenario::Compare;
 
-/// A comparison: one row a path.
-pub(crate) fn comparison_table(answers: &[([Cell; 2], Answer)], compare: &Compare) -> String {
+/// A comparison: one row a path and frame size, and what the rows say together.
+pub(crate) fn comparison_table(
+    answers: &[([Cell; 2], Answer)],
+    crossovers: &[(PathName, Crossover)],
+    compare: &Compare,
+) -> String {
     let mut table = plain(&[
         "path",
         "frame",
@@ -44,8 +49,11 @@ pub(crate) fn comparison_table(answers: &[([Cell; 2], Answer)], compare: &Compar
     }
     align_right(&mut table, 3);
     let mut text = format!("{}\n{table}\n", varied(compare));
-    for ([a, _], answer) in answers {
-        text += &format!("{}: {}", a.path, answer.stopped);
+    for (path, crossover) in crossovers {
+        text += &format!("{path}: {}\n", crossover_line(crossover, compare));
+    }
+    for ([a, b], answer) in answers {
+        text += &format!("{}: {}", subject([a, b], answers), answer.stopped);
         if let Some(c) = &answer.comparison {
             text += &format!(
                 "; intervals at {:.1} %, pair SD {:.2} %, {} block{}, inflation {:.2}",
@@ -77,6 +85,41 @@ pub(crate) fn comparison_table(answers: &[([Cell; 2], Answer)], compare: &Compar
         text.push('\n');
     }
     text
+}
+
+/// What a row is about: its path, and its frame size where the path has several rows.
+pub(crate) fn subject([a, b]: [&Cell; 2], answers: &[([Cell; 2], Answer)]) -> String {
+    match answers.iter().filter(|([other, _], _)| other.path == a.path).count() {
+        0 | 1 => a.path.to_string(),
+        _ => format!("{} at {} bytes", a.path, both(a.frame_bytes, b.frame_bytes)),
+    }
+}
+
+/// At which sizes the cheaper variant changes.
+fn crossover_line(crossover: &Crossover, compare: &Compare) -> String {
+    let name = |arm: &Arm| match arm {
+        Arm::A => &compare.a,
+        Arm::B => &compare.b,
+    };
+    match crossover {
+        Crossover::At(changes) => {
+            let change = |change: &Change| {
+                format!(
+                    "between {} and {} bytes, from where on {} is cheaper",
+                    change.below,
+                    change.above,
+                    name(&change.cheaper_above)
+                )
+            };
+            let all: Vec<String> = changes.iter().map(change).collect();
+            format!("the cheaper one changes {}", all.join("; and "))
+        }
+        Crossover::Never { cheaper, decided, sizes } => format!(
+            "no crossover: {} is cheaper at every size that is decided ({decided} of {sizes})",
+            name(cheaper)
+        ),
+        Crossover::Undecided => "no crossover is known: at no size one is found to be cheaper".into(),
+    }
 }
 
 /// A ledger as lines.

@@ -3,6 +3,8 @@
 //! It is printed first, kept in the record, and `perpacket run` takes it back. Nothing that changes a figure is
 //! outside it, but for the machine.
 
+mod datapath;
+mod datapath_checks;
 mod allocate;
 mod generate;
 
@@ -18,15 +20,14 @@ use traffic::BackendKind;
 use crate::cell::{Cell, Factor, PathName, Setting};
 use crate::words::nearest;
 
+pub(crate) use datapath::{
+    DATAPATH_JOB, Datapath, Devices, FramesOf, Network, Receiving, Running, StageName, Steering, UdpQueues,
+};
 pub(crate) use allocate::{Allocate, AllocateMeasurement, JOB as ALLOC};
 pub(crate) use generate::{Generate, JOB, Packets, Send, Target};
 
 /// The form of a scenario that this program writes and reads.
 pub(crate) const SCHEMA: &str = "perpacket.scenario/1";
-
-/// Frame sizes that the lab's devices take, in bytes with the FCS: Ethernet's least, and an MTU of 1,500 with the
-/// Ethernet header and the FCS.
-pub(crate) const FRAME_BYTES: RangeInclusive<u32> = 64..=1_518;
 
 /// Times that a run can take, in seconds: 50 ms to a day.
 pub(crate) const TIME_S: RangeInclusive<f64> = 0.05..=86_400.0;
@@ -44,11 +45,11 @@ pub(crate) struct Scenario {
     pub(crate) schema: String,
     /// Which command.
     pub(crate) job: Job,
-    /// Kernel paths, in the order asked for.
+    /// Paths, in the order asked for.
     pub(crate) paths: Vec<PathName>,
     /// Frame sizes with the FCS, in bytes.
     pub(crate) frames: Vec<u32>,
-    /// What the lab and its frames are made of.
+    /// What the lab or the device and its frames are made of.
     #[serde(default)]
     pub(crate) setting: Setting,
     /// How it is measured.
@@ -78,7 +79,7 @@ pub(crate) struct Measurement {
     pub(crate) packets: u64,
     /// The clock that is quoted.
     pub(crate) clock: Clock,
-    /// Time for the whole (`path`) or for each path (`ab`), in seconds.
+    /// Time for the whole (`path`) or for each path and frame size (`ab`), in seconds.
     pub(crate) time_s: f64,
     /// Relative half width at which `path` stops; not used by `ab`.
     #[serde(default = "default_precision")]
@@ -183,16 +184,17 @@ impl Scenario {
         self.paths.iter().flat_map(of_path).collect()
     }
 
+    /// Whether a path of it goes through the kernel.
+    pub(crate) fn needs_kernel(&self) -> bool {
+        self.paths.iter().any(|path| !path.is_datapath())
+    }
+
     /// Refuses numbers that mean nothing, and frames that no lab takes.
     pub(crate) fn check(&self) -> Result<()> {
         ensure!(!self.paths.is_empty(), "no path is named: there is nothing to measure");
         ensure!(!self.frames.is_empty(), "no frame size is named: there is nothing to send");
-        if let Some(bytes) = self.frames.iter().find(|bytes| !FRAME_BYTES.contains(bytes)) {
-            bail!(
-                "frame size {bytes}: the lab's devices take {} to {} bytes (with the 4-byte FCS; MTU 1,500)",
-                FRAME_BYTES.start(),
-                FRAME_BYTES.end()
-            );
+        for cell in self.cells() {
+            cell.path.check_frame(cell.frame_bytes)?;
         }
         let m = &self.measurement;
         ensure!(m.packets >= 1, "a slice of 0 packets costs nothing: use --slice 5000");
@@ -218,6 +220,11 @@ impl Scenario {
         if let Some(compare) = &self.compare {
             check_share("margin", compare.margin)?;
             ensure!(
+                compare.vary != Factor::Frame || self.frames.len() == 1,
+                "frame is what differs, so A and B have a size each: leave the {} sizes of --frame out",
+                self.frames.len()
+            );
+            ensure!(
                 compare.reload_pairs.is_none_or(|pairs| pairs >= 10),
                 "reload_pairs: at least 10 pairs between two rebuilds"
             );
@@ -237,6 +244,8 @@ pub(crate) enum AnyScenario {
     Measure(Scenario),
     /// Of `gen`.
     Generate(Generate),
+    /// Of `datapath`.
+    Datapath(Box<Datapath>),
     /// Of `alloc`.
     Allocate(Allocate),
 }
@@ -248,6 +257,7 @@ impl AnyScenario {
             text.parse::<toml::Table>().ok().and_then(|table| table.get("job")?.as_str().map(str::to_owned));
         match job.as_deref() {
             Some(generate::JOB) => Generate::from_toml(text).map(Self::Generate),
+            Some(DATAPATH_JOB) => Datapath::from_toml(text).map(Box::new).map(Self::Datapath),
             Some(allocate::JOB) => Allocate::from_toml(text).map(Self::Allocate),
             _ => Scenario::from_toml(text).map(Self::Measure),
         }
@@ -317,7 +327,7 @@ fn known_keys() -> BTreeSet<String> {
         job: Job::Ab,
         paths: vec![],
         frames: vec![],
-        setting: Setting { backend: Some(BackendKind::Inject), ..Setting::default() },
+        setting: Setting { backend: Some(BackendKind::Inject), queues: Some(1), ..Setting::default() },
         measurement: Measurement { packets: 1, clock: Clock::Thread, time_s: 1.0, precision: 0.1, seed: 0 },
         host: HostUse { cpu: Some(0), expedite: true },
         compare: Some(Compare {

@@ -54,6 +54,7 @@ use config::Hop;
 use events::{Event, Events};
 use limit::TokenBucket;
 use neighbour::{Held, Neighbours, News, Rewrite, Side, ToDo};
+pub use routes::TableFacts;
 use routes::Routes;
 
 /// News that wait for a worker which does not look. What does not fit is asked for again.
@@ -115,25 +116,60 @@ impl Forward {
     /// # Errors
     /// As [`new`](Self::new).
     pub fn group(config: &ForwardConfig, workers: usize) -> Result<Vec<Self>, ConfigError> {
+        Ok(Router::new(config)?.workers(workers))
+    }
+}
+
+/// What the workers of a router share and never change: its ports and tables. Made once where making it takes long.
+#[derive(Debug, Clone)]
+pub struct Router {
+    ports: Arc<[Port]>,
+    routes: Arc<Routes>,
+    hops: Arc<[Hop]>,
+    known: Arc<[(u8, IpAddr, MacAddress)]>,
+    icmp: IcmpLimit,
+}
+
+impl Router {
+    /// The tables of this configuration.
+    ///
+    /// # Errors
+    /// As [`Forward::new`].
+    pub fn new(config: &ForwardConfig) -> Result<Self, ConfigError> {
         let plan = config.plan()?;
         let routes = Arc::new(Routes::new(&plan.prefixes)?);
-        let (ports, hops): (Arc<[Port]>, Arc<[Hop]>) = (config.ports.clone().into(), plan.hops.into());
+        Ok(Self {
+            ports: config.ports.clone().into(),
+            routes,
+            hops: plan.hops.into(),
+            known: plan.neighbours.into(),
+            icmp: config.icmp,
+        })
+    }
+
+    /// What its tables take.
+    pub fn tables(&self) -> TableFacts {
+        self.routes.facts()
+    }
+
+    /// So many workers (at least 1) with these tables, which tell each other what they learn, and have learnt nothing yet.
+    pub fn workers(&self, workers: usize) -> Vec<Forward> {
         let queues: Vec<_> = (0..workers.max(1)).map(|_| Arc::new(ArrayQueue::new(NEWS_WAITING))).collect();
-        let member = |own: usize| Self {
-            ports: Arc::clone(&ports),
-            routes: Arc::clone(&routes),
-            hops: Arc::clone(&hops),
-            neighbours: neighbours(&ports, &hops, &plan.neighbours),
+        let member = |own: usize| Forward {
+            ports: Arc::clone(&self.ports),
+            routes: Arc::clone(&self.routes),
+            hops: Arc::clone(&self.hops),
+            neighbours: neighbours(&self.ports, &self.hops, &self.known),
             to_do: ToDo::default(),
             v4: Lane::new(),
             v6: Lane::new(),
-            limit: TokenBucket::new(config.icmp),
+            limit: TokenBucket::new(self.icmp),
             events: Events::default(),
             made: 0,
             news: Arc::clone(&queues[own]),
             others: queues.iter().enumerate().filter(|(at, _)| *at != own).map(|(_, of)| Arc::clone(of)).collect(),
         };
-        Ok((0..queues.len()).map(member).collect())
+        (0..queues.len()).map(member).collect()
     }
 }
 

@@ -3,3 +3,4 @@
 pub(crate) mod fragments;
 pub(crate) mod general;
 pub(crate) mod plain;
+pub(crate) mod pool;

@@ -1,4 +1,4 @@
-//! A cell made real: its lab, the way in, and the end where its packets are counted. It runs slices.
+//! A path of the kernel made real: its lab, the way in, and the end where its packets are counted.
 
 use std::thread;
 use std::time::Duration;
@@ -7,12 +7,10 @@ use anyhow::{Context, Result, bail};
 use lab::Lab;
 use lab::counters::{Reader, Snapshot, diff};
 use linux::bpf::{Map, MappedArray, Program, ProgramKind, ProgramSpec};
-use linux::procfs::CpuTimes;
 use linux::{clock, procfs};
 use measure::ledger::{Count, Ledger};
-use measure::marginal::Work;
 use measure::slice::VoidReason;
-use traffic::programs::{CONTROL_WORDS, Control, Destination, Injector};
+use traffic::programs::{CONTROL_WORDS, Control, Destination, Injector, PADDING};
 use traffic::{
     AfXdp, AfXdpSpec, Backend, BackendKind, Frames, Inject, InjectSpec, Mmsg, MmsgSpec, Threads,
     TxRingBackend, TxRingSpec,
@@ -24,65 +22,27 @@ use crate::paths::{self, Ending, FAR, GEN, INGRESS, INGRESS_PEER, SYS};
 use crate::scenario::Clock;
 use crate::stop::Deadline;
 
+use super::{Place, Rig, Shape, Timed, machine_busy_ns};
+
 /// The most packets between two looks at their arrival where they wait in another CPU's backlog, whose limit
 /// is 1,000 (net.core.netdev_max_backlog).
 const MOVED_BURST: u64 = 500;
 /// How long packets that were sent may take to arrive.
 const ARRIVAL: Duration = Duration::from_millis(200);
 
-/// How a slice is cut: so many calls of so many packets.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Shape {
-    pub(crate) calls: u32,
-    pub(crate) per_call: u64,
-}
-
-impl Shape {
-    /// Packets of the whole slice.
-    pub(crate) fn packets(self) -> u64 {
-        u64::from(self.calls) * self.per_call
-    }
-
-    /// A slice with the same calls and a third of the packets: what is subtracted to leave the cost of the packets
-    /// alone. A call begins with cold caches; with a tenth, a part of warming them was left in (1.5 % of forward).
-    pub(crate) fn short(self) -> Self {
-        let per_call = (self.per_call / 3).max(64).min(self.per_call / 2).max(1);
-        Self { per_call, ..self }
-    }
-}
-
-/// What one slice took.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Timed {
-    pub(crate) shape: Shape,
-    pub(crate) wall_ns: u64,
-    /// Time of the run's clock: the CPU time of the thread, or of all threads that send, or all CPUs' busy time.
-    pub(crate) cpu_ns: u64,
-    /// None where other threads send as well: theirs are not counted.
-    pub(crate) involuntary_switches: Option<u32>,
-    pub(crate) void: Option<VoidReason>,
-}
-
-impl Timed {
-    /// As the statistics take it.
-    pub(crate) fn work(&self) -> Work {
-        Work { packets: self.shape.packets(), calls: u64::from(self.shape.calls), ns: self.cpu_ns as f64 }
-    }
-}
-
 /// How the sending program is made, beside what the cell says.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Code {
+#[derive(Debug, Clone, Copy)]
+struct Code {
     /// Whether it can be given extra work for each frame.
-    pub(crate) burdened: bool,
+    burdened: bool,
     /// Instructions without effect in front of the others, which shift these in memory; as many at the end as make the sum the
     /// same. None at all where nothing is made anew.
-    pub(crate) padding: Option<u8>,
+    padding: Option<u8>,
 }
 
 /// A lab with packets going through it.
-pub(crate) struct Rig {
-    pub(crate) cell: Cell,
+pub(crate) struct KernelRig {
+    cell: Cell,
     /// One, or one for each of two variants.
     senders: Vec<Sender>,
     /// The one that sends now.
@@ -99,10 +59,16 @@ pub(crate) struct Rig {
     lab: Lab,
 }
 
-impl Rig {
+impl Code {
+    fn new(burdened: bool, place: Option<Place>) -> Self {
+        Self { burdened, padding: place.map(|place| (place.0 % (u32::from(PADDING) + 1)) as u8) }
+    }
+}
+
+impl KernelRig {
     /// Builds the lab of a cell whose backend is resolved, and attaches everything to it.
-    pub(crate) fn build(cell: &Cell, clock: Clock, code: Code) -> Result<Self> {
-        let path = paths::of(cell.path);
+    pub(crate) fn build(cell: &Cell, clock: Clock, burdened: bool, place: Option<Place>) -> Result<Self> {
+        let (path, code) = (paths::of(cell.path)?, Code::new(burdened, place));
         let what = || format!("build the lab for {} at {} bytes", cell.path, cell.frame_bytes);
         let lab = Lab::build(&paths::lay(cell)?).with_context(what)?;
         let ending = path.open(&lab, cell).with_context(what)?;
@@ -115,7 +81,7 @@ impl Rig {
             senders: vec![sender],
             active: 0,
             produced_before: 0,
-            burdened: code.burdened,
+            burdened,
             ending,
             clock,
             counters,
@@ -124,119 +90,24 @@ impl Rig {
         })
     }
 
-    /// Takes over those numbers of a setting that need no other code: flows and added work.
-    pub(crate) fn tune(&mut self, setting: &Setting) {
-        self.senders[self.active].tune(setting);
-    }
-
-    /// Loads the sending program anew for each of two variants, in the order given, and lets the old ones go. The lab
-    /// stays: what differs afterwards is where the programs lie in memory.
-    pub(crate) fn reload(
-        &mut self,
-        cells: &[Cell; 2],
-        b_first: bool,
-        paddings: [Option<u8>; 2],
-    ) -> Result<()> {
-        self.retire();
-        let open =
-            |cell: &Cell, padding| Sender::open(&self.lab, cell, Code { burdened: self.burdened, padding });
-        let (first, second) = (
-            open(&cells[usize::from(b_first)], paddings[0])?,
-            open(&cells[usize::from(!b_first)], paddings[1])?,
-        );
-        self.senders = if b_first { vec![second, first] } else { vec![first, second] };
-        self.active = 0;
-        Ok(())
-    }
-
-    /// Lets the sender of a variant send from now on, after [`reload`](Self::reload).
-    pub(crate) fn select(&mut self, arm: usize) {
-        self.active = arm.min(self.senders.len() - 1);
-    }
-
     /// Whether this way in is a program of ours, with control words.
     pub(crate) fn has_program(kind: BackendKind) -> bool {
         matches!(kind, BackendKind::Inject | BackendKind::XdpLive)
     }
 
-    /// Whether [`tune`](Self::tune) reaches this factor.
+    /// Whether [`tune`](Rig::tune) reaches this factor.
     pub(crate) fn tunable(kind: BackendKind, factor: Factor) -> bool {
         factor.in_place() && (Self::has_program(kind) || matches!(factor, Factor::Nothing | Factor::Command))
     }
 
-    /// Cuts a slice of about `packets` packets into calls that this lab can take.
-    pub(crate) fn shape(&self, packets: u64) -> Shape {
-        let moved = (self.clock == Clock::Machine).then_some(MOVED_BURST);
-        let most = [self.ending.burst, moved].into_iter().flatten().min().unwrap_or(u64::MAX);
-        let calls = packets.div_ceil(most).max(1);
-        Shape { calls: calls as u32, per_call: packets.div_ceil(calls) }
-    }
-
-    /// The namespace of the system under test.
+    /// Its namespaces and devices.
     pub(crate) fn lab(&self) -> &Lab {
         &self.lab
     }
 
-    /// Moves the calling thread to where it must be to send. Done by [`slice`](Self::slice) as well.
+    /// Moves the calling thread to where it must be to send. Done by each slice as well.
     pub(crate) fn enter(&self) -> Result<()> {
         Ok(self.lab.netns(self.home).enter()?)
-    }
-
-    /// Sends a slice and times it. Every packet of it has been looked for at the end of the path.
-    pub(crate) fn slice(&mut self, shape: Shape) -> Result<Timed> {
-        self.enter()?;
-        let arrived_before = self.arrived()?;
-        let switches = procfs::thread_usage().involuntary_switches;
-        let wall = clock::monotonic_ns();
-        let cpu = self.now()?;
-        let mut sent = 0;
-        for _ in 0..shape.calls {
-            sent += self.send(shape.per_call)?;
-            if let Some(terminal) = &mut self.ending.terminal {
-                terminal.consume()?;
-            }
-            if self.clock == Clock::Machine {
-                self.wait_for(arrived_before + sent)?;
-            }
-        }
-        sent += self.senders[self.active].backend.flush()?.confirmed;
-        let cpu_ns = self.now()?.saturating_sub(cpu);
-        let wall_ns = clock::monotonic_ns() - wall;
-        self.sent += sent;
-        let arrived = self.wait_for(arrived_before + sent)? - arrived_before;
-        let switches = procfs::thread_usage().involuntary_switches - switches;
-        let void = match () {
-            () if sent < shape.packets() => Some(VoidReason::Incomplete),
-            // More than were sent: some of an earlier slice were late, and could hide that as many are missing.
-            () if arrived != sent => Some(VoidReason::Drops),
-            () => None,
-        };
-        let switches = u32::try_from(switches).ok().filter(|_| self.cell.setting.threads == 1);
-        Ok(Timed { shape, wall_ns, cpu_ns, involuntary_switches: switches, void })
-    }
-
-    /// Where every packet of this rig ended.
-    pub(crate) fn ledger(&mut self) -> Result<Ledger> {
-        let kind = self.senders[0].backend.kind();
-        let seen_by = if self.ending.terminal.is_some() { seen_by(kind) } else { "asked of the kernel" };
-        let sent = Count { packets: self.sent, seen_by: seen_by.into() };
-        let mut book = Ledger::new(self.cell.path.name(), Some(self.cell.frame_bytes), sent);
-        let packets = self.arrived()?;
-        let seen_by =
-            self.ending.terminal.as_ref().map_or("injecting program", |terminal| terminal.name()).into();
-        book.received.push(Count { packets, seen_by });
-        if book.closes() {
-            return Ok(book);
-        }
-        if let Some(terminal) = &mut self.ending.terminal {
-            ledger::add_known(&mut book, terminal.dropped()?);
-        }
-        let mut grown = ledger::Grown::new();
-        for (role, reader, before) in &mut self.counters {
-            grown.push((*role, diff(before, &reader.read()?)));
-        }
-        ledger::add_counters(&mut book, &grown, paths::of(self.cell.path).about().on_the_way);
-        Ok(book)
     }
 
     /// One call of the way in: packets that it confirms. Where the injecting program ends them itself and counts them as
@@ -287,6 +158,93 @@ impl Rig {
             }
         }
         Ok(arrived)
+    }
+}
+
+impl Rig for KernelRig {
+    fn shape(&self, packets: u64) -> Shape {
+        let moved = (self.clock == Clock::Machine).then_some(MOVED_BURST);
+        let most = [self.ending.burst, moved].into_iter().flatten().min().unwrap_or(u64::MAX);
+        let calls = packets.div_ceil(most).max(1);
+        Shape { calls: calls as u32, per_call: packets.div_ceil(calls) }
+    }
+
+    fn slice(&mut self, shape: Shape) -> Result<Timed> {
+        self.enter()?;
+        let arrived_before = self.arrived()?;
+        let switches = procfs::thread_usage().involuntary_switches;
+        let wall = clock::monotonic_ns();
+        let cpu = self.now()?;
+        let mut sent = 0;
+        for _ in 0..shape.calls {
+            sent += self.send(shape.per_call)?;
+            if let Some(terminal) = &mut self.ending.terminal {
+                terminal.consume()?;
+            }
+            if self.clock == Clock::Machine {
+                self.wait_for(arrived_before + sent)?;
+            }
+        }
+        sent += self.senders[self.active].backend.flush()?.confirmed;
+        let cpu_ns = self.now()?.saturating_sub(cpu);
+        let wall_ns = clock::monotonic_ns() - wall;
+        self.sent += sent;
+        let arrived = self.wait_for(arrived_before + sent)? - arrived_before;
+        let switches = procfs::thread_usage().involuntary_switches - switches;
+        let void = match () {
+            () if sent < shape.packets() => Some(VoidReason::Incomplete),
+            // More than were sent: some of an earlier slice were late, and could hide that as many are missing.
+            () if arrived != sent => Some(VoidReason::Drops),
+            () => None,
+        };
+        let switches = u32::try_from(switches).ok().filter(|_| self.cell.setting.threads == 1);
+        Ok(Timed { shape, wall_ns, cpu_ns, involuntary_switches: switches, void })
+    }
+
+    fn ledger(&mut self) -> Result<Ledger> {
+        let kind = self.senders[0].backend.kind();
+        let seen_by = if self.ending.terminal.is_some() { seen_by(kind) } else { "asked of the kernel" };
+        let sent = Count { packets: self.sent, seen_by: seen_by.into() };
+        let mut book = Ledger::new(self.cell.path.name(), Some(self.cell.frame_bytes), sent);
+        let packets = self.arrived()?;
+        let seen_by =
+            self.ending.terminal.as_ref().map_or("injecting program", |terminal| terminal.name()).into();
+        book.received.push(Count { packets, seen_by });
+        if book.closes() {
+            return Ok(book);
+        }
+        if let Some(terminal) = &mut self.ending.terminal {
+            ledger::add_known(&mut book, terminal.dropped()?);
+        }
+        let mut grown = ledger::Grown::new();
+        for (role, reader, before) in &mut self.counters {
+            grown.push((*role, diff(before, &reader.read()?)));
+        }
+        ledger::add_counters(&mut book, &grown, paths::about(self.cell.path).on_the_way);
+        Ok(book)
+    }
+
+    fn tune(&mut self, setting: &Setting) {
+        self.senders[self.active].tune(setting);
+    }
+
+    fn select(&mut self, arm: usize) {
+        self.active = arm.min(self.senders.len() - 1);
+    }
+
+    /// The lab stays: what differs afterwards is where the programs lie in memory.
+    fn reload(&mut self, cells: &[Cell; 2], b_first: bool, places: [Place; 2]) -> Result<()> {
+        self.retire();
+        let open = |cell: &Cell, place| Sender::open(&self.lab, cell, Code::new(self.burdened, Some(place)));
+        let (first, second) =
+            (open(&cells[usize::from(b_first)], places[0])?, open(&cells[usize::from(!b_first)], places[1])?);
+        self.senders = if b_first { vec![second, first] } else { vec![first, second] };
+        self.active = 0;
+        Ok(())
+    }
+
+    fn enter_system(&self) -> Result<()> {
+        Ok(self.lab.netns(SYS).enter()?)
     }
 }
 
@@ -351,7 +309,7 @@ fn open_backend(
     code: Code,
     thread: usize,
 ) -> Result<(Box<dyn Backend>, Option<MappedArray>)> {
-    let frame = paths::of(cell.path).frame(cell).check()?;
+    let frame = paths::of(cell.path)?.frame(cell).check()?;
     let batch = cell.setting.batch;
     match kind {
         BackendKind::Inject | BackendKind::XdpLive => {
@@ -423,12 +381,4 @@ fn seen_by(kind: BackendKind) -> &'static str {
         BackendKind::Mmsg => "accepted by sendmmsg",
         _ => "backend",
     }
-}
-
-/// Time that all CPUs were not idle since boot, in steps of a tick (10 ms).
-fn machine_busy_ns() -> Result<u64> {
-    let stat = procfs::read("/proc/stat").context("read the busy time of all CPUs")?;
-    let all = procfs::cpu_times(&stat).into_iter().find(|times| times.cpu.is_none());
-    let all = all.context("read the busy time of all CPUs: /proc/stat has no sum")?;
-    Ok(all.busy() * (1_000_000_000 / CpuTimes::ticks_per_second()))
 }
