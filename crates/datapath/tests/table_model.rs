@@ -221,7 +221,7 @@ fn memory_is_shown_before_it_is_written() {
     #[derive(Default)]
     struct Seen(usize);
     impl Advise for Seen {
-        fn advise<T>(&mut self, memory: &[T]) {
+        fn advise<T>(&mut self, memory: &mut [T]) {
             self.0 += size_of_val(memory);
         }
     }

@@ -141,7 +141,7 @@ pub trait Transmit: Send {
         Ok(())
     }
 
-    /// Packets that it took and has not given back.
+    /// Packets that it took and that have not left: it has them still, or a copy.
     fn held(&self) -> u64 {
         0
     }

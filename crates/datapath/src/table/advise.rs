@@ -6,7 +6,13 @@
 /// measure.
 pub trait Advise {
     /// Some memory. What is in it means nothing yet.
-    fn advise<T>(&mut self, memory: &[T]);
+    fn advise<T>(&mut self, memory: &mut [T]);
+}
+
+/// Is shown every large array of a table that is there: to see what memory it got.
+pub trait Inspect {
+    /// Some memory of the table.
+    fn see<T>(&mut self, memory: &[T]);
 }
 
 /// Leaves the memory as it comes.
@@ -14,7 +20,7 @@ pub trait Advise {
 pub struct Plain;
 
 impl Advise for Plain {
-    fn advise<T>(&mut self, _memory: &[T]) {}
+    fn advise<T>(&mut self, _memory: &mut [T]) {}
 }
 
 /// The same elements in memory that was advised before they were written.

@@ -36,7 +36,7 @@ impl Dir24 {
         let Ok(mut first) = <Box<[u16; FIRST]>>::try_from(vec![0u16; FIRST].into_boxed_slice()) else {
             unreachable!("it is as long as it was made");
         };
-        advise.advise(&first[..]);
+        advise.advise(&mut first[..]);
         let mut groups: Vec<[u16; GROUP]> = Vec::new();
         // The order of prefixes has a shorter one before all that lie in it.
         for route in routes.as_slice() {

@@ -40,7 +40,7 @@ mod routes;
 pub mod synthetic;
 
 pub use address::Address;
-pub use advise::{Advise, Plain};
+pub use advise::{Advise, Inspect, Plain};
 pub use dir24::Dir24;
 pub use error::{BuildError, PrefixError};
 pub use poptrie::Poptrie;

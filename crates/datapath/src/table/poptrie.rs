@@ -7,7 +7,7 @@
 
 use std::marker::PhantomData;
 
-use super::{Address, Advise, BuildError, NextHop, Plain, Route, Routes, advise::moved};
+use super::{Address, Advise, BuildError, Inspect, NextHop, Plain, Route, Routes, advise::moved};
 
 /// Bits that a node decides.
 const STRIDE: u32 = 6;
@@ -86,6 +86,13 @@ impl<A: Address> Poptrie<A> {
         for (addresses, out) in addresses.chunks(LANES).zip(out.chunks_mut(LANES)) {
             self.lookup_lanes(addresses, out);
         }
+    }
+
+    /// Shows its arrays.
+    pub fn inspect(&self, inspect: &mut impl Inspect) {
+        inspect.see(&self.first);
+        inspect.see(&self.nodes);
+        inspect.see(&self.leaves);
     }
 
     /// What its arrays take.

@@ -98,12 +98,6 @@ impl Pair {
             until("the kernel has room", || far.send(frame).unwrap());
         }
     }
-
-    /// Frames that the near device itself lost, before anybody could receive them.
-    pub(crate) fn lost_by_near(&self) -> u64 {
-        let stats = RouteSocket::open().unwrap().link_stats(self.near).unwrap();
-        stats.rx_dropped
-    }
 }
 
 pub(crate) fn in_pair(test: impl FnOnce(&Pair) + Send) {

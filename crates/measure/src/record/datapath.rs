@@ -131,8 +131,8 @@ pub struct DatapathMemory {
     pub dummy_queue_bytes: Option<u64>,
     /// The table of prefixes; none without one.
     pub table_bytes: Option<u64>,
-    /// Whether the kernel gave huge pages for it; none where it cannot be told.
-    pub table_huge_pages: Option<bool>,
+    /// How much of it lies in huge pages; none where it cannot be told.
+    pub table_huge_bytes: Option<u64>,
     /// Prefixes in it.
     pub table_prefixes: Option<u64>,
     /// The process's resident memory; none where it cannot be told.

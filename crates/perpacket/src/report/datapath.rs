@@ -204,10 +204,10 @@ fn memory_line(memory: &DatapathMemory) -> String {
     parts.extend(memory.pinned_bytes.map(|bytes| format!("{} bytes pinned by packets and caches", thousands(bytes))));
     parts.extend(memory.dummy_queue_bytes.map(|bytes| format!("{bytes} bytes a dummy queue")));
     if let (Some(bytes), Some(prefixes)) = (memory.table_bytes, memory.table_prefixes) {
-        let huge = match memory.table_huge_pages {
-            Some(true) => ", in huge pages",
-            Some(false) => ", without huge pages",
-            None => "",
+        let huge = match memory.table_huge_bytes {
+            Some(0) => ", none of it in huge pages".into(),
+            Some(huge) => format!(", {} of it in huge pages", thousands(huge)),
+            None => String::new(),
         };
         parts.push(format!("{} bytes for a table of {} prefixes{huge}", thousands(bytes), thousands(prefixes)));
     }

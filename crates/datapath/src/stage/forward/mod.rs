@@ -54,6 +54,7 @@ use config::Hop;
 use events::{Event, Events};
 use limit::TokenBucket;
 use neighbour::{Held, Neighbours, News, Rewrite, Side, ToDo};
+pub use routes::TableFacts;
 use routes::Routes;
 
 /// News that wait for a worker which does not look. What does not fit is asked for again.
@@ -144,6 +145,11 @@ impl Router {
             known: plan.neighbours.into(),
             icmp: config.icmp,
         })
+    }
+
+    /// What its tables take.
+    pub fn tables(&self) -> TableFacts {
+        self.routes.facts()
     }
 
     /// So many workers (at least 1) with these tables, which tell each other what they learn, and have learnt nothing yet.

@@ -4,13 +4,25 @@ use std::collections::HashSet;
 use std::net::IpAddr;
 
 use super::config::{ConfigError, Prefixed};
-use crate::table::{self, Address, NextHop, Poptrie, Prefix};
+use crate::table::{self, Address, Advise, Inspect, NextHop, Poptrie, Prefix};
 
 /// Where packets go, as places in the list of next hops.
 #[derive(Debug)]
 pub(super) struct Routes {
     v4: Poptrie<u32>,
     v6: Poptrie<u128>,
+    prefixes: usize,
+}
+
+/// What the tables of a router take.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TableFacts {
+    /// Prefixes of both IP versions, those of its own networks and addresses included.
+    pub prefixes: usize,
+    /// Memory, in bytes.
+    pub bytes: usize,
+    /// How much of it lies in huge pages now, in bytes. None where the kernel does not tell (before Linux 6.7).
+    pub huge_bytes: Option<usize>,
 }
 
 impl Routes {
@@ -19,9 +31,18 @@ impl Routes {
         let v6 = |network| if let IpAddr::V6(network) = network { Some(network.to_bits()) } else { None };
         let failed = |error: table::BuildError| ConfigError::Table(error.to_string());
         Ok(Self {
-            v4: Poptrie::build(&collected(prefixes, v4)?).map_err(failed)?,
-            v6: Poptrie::build(&collected(prefixes, v6)?).map_err(failed)?,
+            v4: Poptrie::build_in(&collected(prefixes, v4)?, &mut Huge).map_err(failed)?,
+            v6: Poptrie::build_in(&collected(prefixes, v6)?, &mut Huge).map_err(failed)?,
+            prefixes: prefixes.len(),
         })
+    }
+
+    pub(super) fn facts(&self) -> TableFacts {
+        let mut got = Got(Some(0));
+        self.v4.inspect(&mut got);
+        self.v6.inspect(&mut got);
+        let bytes = self.v4.memory_bytes() + self.v6.memory_bytes();
+        TableFacts { prefixes: self.prefixes, bytes, huge_bytes: got.0 }
     }
 
     pub(super) fn look_up_v4(&self, destinations: &[u32], found: &mut Vec<Option<NextHop>>) {
@@ -32,6 +53,27 @@ impl Routes {
     pub(super) fn look_up_v6(&self, destinations: &[u128], found: &mut Vec<Option<NextHop>>) {
         found.resize(destinations.len(), None);
         self.v6.lookup_burst(destinations, found);
+    }
+}
+
+/// Asks for huge pages. Where the kernel has none, look-ups are slower, and that is all.
+struct Huge;
+
+impl Advise for Huge {
+    fn advise<T>(&mut self, memory: &mut [T]) {
+        linux::memory::advise_huge(memory).ok();
+    }
+}
+
+/// Adds up what lies in huge pages.
+struct Got(Option<usize>);
+
+impl Inspect for Got {
+    fn see<T>(&mut self, memory: &[T]) {
+        // An array without room for one has none, and the kernel is not asked.
+        let has_room = size_of_val(memory) >= linux::memory::HUGE_PAGE_BYTES;
+        let huge = if has_room { linux::memory::huge_bytes(memory) } else { Some(0) };
+        self.0 = self.0.zip(huge).map(|(sum, more)| sum + more);
     }
 }
 

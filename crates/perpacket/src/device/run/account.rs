@@ -229,9 +229,9 @@ fn memory(done: &[Done], leftovers: &Leftovers) -> DatapathMemory {
     DatapathMemory {
         pinned_bytes: done.iter().filter(polled).map(pinned).sum(),
         dummy_queue_bytes: leftovers.dummies.first().map(|dummy| dummy.bytes_per_queue() as u64),
-        table_bytes: None,
-        table_huge_pages: None,
-        table_prefixes: None,
+        table_bytes: leftovers.table.map(|table| table.bytes as u64),
+        table_huge_bytes: leftovers.table.and_then(|table| table.huge_bytes).map(|bytes| bytes as u64),
+        table_prefixes: leftovers.table.map(|table| table.prefixes as u64),
         resident_bytes: process::resident_bytes(),
         ..DatapathMemory::default()
     }

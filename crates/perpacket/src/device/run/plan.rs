@@ -10,9 +10,11 @@ use datapath::device::{
 };
 use datapath::queue::{Outlet, bounded};
 use datapath::stage::filter::{Action, Filter};
+use datapath::stage::forward::TableFacts;
+use datapath::stage::steer::{Spread, Way};
 use datapath::stage::udp::Unclaimed;
 use datapath::stage::{EarlyDrop, Steer, Udp};
-use datapath::steering::{Key, Toeplitz};
+use datapath::steering::{CpuMap, FlowLimit, Key, Toeplitz};
 use datapath::{Reason, Worker};
 use linux::cpu;
 use measure::record::Warning;
@@ -39,6 +41,7 @@ pub(super) struct Plan {
 pub(super) struct Leftovers {
     pub(super) dummies: Vec<Arc<Dummy>>,
     pub(super) sinks: Vec<CaptureSink>,
+    pub(super) table: Option<TableFacts>,
 }
 
 impl Plan {
@@ -157,7 +160,9 @@ impl<'a> Builder<'a> {
     }
 
     fn routed(&mut self, workers: Vec<Worker>) -> Result<Vec<Worker>> {
-        let routers = stages::forward(self.scenario, &self.facts(), self.table.as_ref(), workers.len())?;
+        let (routers, table) =
+            stages::forward(self.scenario, &self.facts(), self.table.as_ref(), workers.len())?;
+        self.leftovers.table = Some(table);
         let workers = workers.into_iter().zip(routers).map(|(worker, router)| worker.stage(router)).collect();
         Ok(with_ports(workers, self.senders()))
     }
@@ -176,11 +181,12 @@ impl<'a> Builder<'a> {
             consumers.push(Consumer { port, cpu: allowed[number % allowed.len()], inlet });
         }
         let answers = !self.scenario.devices.ports.is_empty();
-        let mut routers = match answers {
-            true => stages::forward(self.scenario, &self.facts(), None, workers.len())?,
-            false => Vec::new(),
+        let mut routers = Vec::new().into_iter();
+        if answers {
+            let (all, table) = stages::forward(self.scenario, &self.facts(), None, workers.len())?;
+            routers = all.into_iter();
+            self.leftovers.table = Some(table);
         }
-        .into_iter();
         let addresses: Vec<IpAddr> =
             self.scenario.network.addresses.iter().map(|word| word.prefix.address).collect();
         let with_stages = |worker: Worker| {
@@ -222,10 +228,12 @@ impl<'a> Builder<'a> {
         let lanes = behind.into_iter().zip(&steer.cpus).map(lane).collect();
         let hash = Toeplitz::new(&Key::MICROSOFT);
         let with_stage = |worker: Worker| -> Result<Worker> {
-            let hash = hash.clone();
-            let table = Steer::even(cpus as u16, false);
-            let stage = Steer::new(Box::new(move |packet| hash.hash_packet(packet)), table, outlets.clone())?;
-            let stage = if steer.flow_limit { stage.with_flow_limit() } else { stage };
+            let spread = Spread::Cpus(CpuMap::new((0..cpus as u16).collect())?);
+            let ways = (0..).zip(&outlets).map(|(queue, outlet)| Way::Queue(queue, outlet.clone())).collect();
+            let mut stage = Steer::new(hash.clone(), spread, ways)?;
+            if steer.flow_limit {
+                stage = stage.with_flow_limit(&FlowLimit::default());
+            }
             Ok(outlets.iter().fold(worker, |worker, outlet| worker.outlet(outlet.clone())).stage(stage))
         };
         let workers = workers.into_iter().map(with_stage).collect::<Result<_>>()?;

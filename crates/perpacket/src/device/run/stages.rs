@@ -6,7 +6,7 @@ use std::sync::Arc;
 use anyhow::{Context, Result};
 use datapath::stage::PortAddress;
 use datapath::stage::filter::{Action, Network, Rule};
-use datapath::stage::forward::{Forward, ForwardConfig, Port, Route, StaticNeighbour, Towards};
+use datapath::stage::forward::{Forward, ForwardConfig, Port, Route, Router, StaticNeighbour, TableFacts, Towards};
 use datapath::table::synthetic;
 use datapath::wire::ethernet::MacAddress;
 
@@ -65,7 +65,7 @@ pub(super) fn forward(
     ports: &[Facts],
     made_up: Option<&MadeUp>,
     workers: usize,
-) -> Result<Vec<Forward>> {
+) -> Result<(Vec<Forward>, TableFacts)> {
     let network = &scenario.network;
     let mut config = ForwardConfig {
         ports: ports.iter().enumerate().map(|(port, facts)| port_of(scenario, port, facts)).collect(),
@@ -84,7 +84,8 @@ pub(super) fn forward(
         config.routes.extend(&made_up.routes);
         config.neighbours.extend(&made_up.neighbours);
     }
-    Forward::group(&config, workers).context("set up the router")
+    let router = Router::new(&config).context("set up the router")?;
+    Ok((router.workers(workers), router.tables()))
 }
 
 /// Rules of the filter.

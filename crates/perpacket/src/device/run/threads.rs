@@ -1,6 +1,6 @@
 //! The threads of a device under test: those that poll, and those that read the queues of receivers.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::thread::{self, ScopedJoinHandle};
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ const WAIT: Duration = Duration::from_millis(20);
 const POLLS: u32 = 64;
 /// How long devices and stages have to let go of their packets at the end.
 const SETTLE: Duration = Duration::from_secs(1);
-/// Empty looks of a receiver's thread before it sleeps, and how long.
+/// Empty looks of a thread at a queue between threads before it sleeps, and how long.
 const LOOKS: u32 = 1_000;
 const NAP: Duration = Duration::from_micros(50);
 
@@ -43,7 +43,7 @@ pub(crate) struct Lane {
     pub(crate) budget: usize,
     /// Whether it sleeps while there is nothing.
     pub(crate) sleeps: bool,
-    /// Queues that it puts packets in, which end with it.
+    /// Queues that it puts packets in. They end with the last thread that receives.
     pub(crate) outlets: Vec<Outlet>,
 }
 
@@ -87,6 +87,8 @@ struct Shared {
     stop: AtomicBool,
     /// Frames received by all lanes.
     received: AtomicU64,
+    /// Threads that receive and have not ended.
+    receivers: AtomicUsize,
     /// Frames after which all end; none: the lanes have numbers of their own, or no end.
     count: Option<u64>,
 }
@@ -99,8 +101,13 @@ pub(crate) fn run(
     together: Option<u64>,
     mut over: impl FnMut(u64) -> bool,
 ) -> Result<Vec<Done>> {
-    let shared =
-        Shared { stop: AtomicBool::new(false), received: AtomicU64::new(0), count: together };
+    let receivers = lanes.iter().filter(|lane| lane.role == Role::Receive).count();
+    let shared = Shared {
+        stop: AtomicBool::new(false),
+        received: AtomicU64::new(0),
+        receivers: AtomicUsize::new(receivers),
+        count: together,
+    };
     let shared = &shared;
     thread::scope(|scope| {
         let mut threads = Vec::new();
@@ -154,7 +161,9 @@ impl Lane {
             shared.stop.store(true, Ordering::Relaxed);
         }
         let settled = self.settle();
-        self.outlets.iter().for_each(Outlet::close);
+        if self.role == Role::Receive && shared.receivers.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.outlets.iter().for_each(Outlet::close);
+        }
         let ledger = self.worker.ledger();
         let (polls, full_polls) = self.worker.polls();
         Done {
@@ -180,7 +189,7 @@ impl Lane {
 
     fn poll_all(&mut self, shared: &Shared, waits: &mut u64) -> Result<()> {
         let mut left = self.count.unwrap_or(u64::MAX);
-        let (mut polls, mut fresh) = (0, 0);
+        let (mut polls, mut fresh, mut looks) = (0, 0, 0);
         // A backlog ends when it is closed and empty, whatever the others do.
         let is_first = self.role == Role::Receive;
         while left > 0 {
@@ -197,14 +206,21 @@ impl Lane {
                 break;
             }
             if frames > 0 {
+                looks = 0;
                 continue;
             }
             if self.worker.ended() {
                 break;
             }
-            if self.sleeps {
+            if self.sleeps && is_first {
                 *waits += 1;
                 self.worker.wait(WAIT)?;
+            } else if self.sleeps {
+                looks += 1;
+                if looks > LOOKS {
+                    *waits += 1;
+                    thread::sleep(NAP);
+                }
             }
         }
         if is_first {
