@@ -156,9 +156,11 @@ impl Buffers for Pool {
 pub struct System;
 
 impl Buffers for System {
-    /// Zeroed, since nobody may see what was there before: this is part of its price here.
+    /// Zeroed, since nobody may see what was there before: this is part of its price here. As this memory begins anywhere, there is
+    /// more of it by what the trailer may have to move to a cache line.
     fn buffer(&mut self, data_bytes: usize) -> Result<PacketBuf, AllocError> {
-        Ok(PacketBuf::new(vec![0; buffer_bytes(data_bytes)], HEADROOM))
+        let bytes = buffer_bytes(data_bytes).saturating_add(Align::CACHE_LINE.bytes() - 1);
+        Ok(PacketBuf::new(vec![0; bytes], HEADROOM))
     }
 
     fn give_back(&mut self, packet: PacketBuf) {
