@@ -67,7 +67,8 @@ fn talk_through(ports: &[&str]) {
         assert!(event(name) > 0, "{name}: {:?}", results.events);
     }
     for port in &results.ports {
-        assert!(port.packets > 1000 && port.missed.is_none_or(|missed| missed == 0), "{port:?}");
+        // A stream may be faster than it, and then knows by its losses.
+        assert!(port.packets > 1000 && (port.direction == "tx" || port.missed.is_some()), "{port:?}");
     }
     // Neither program nor socket stays behind.
     let link = |name: &str| RouteSocket::open().unwrap().link_by_name(name).unwrap().unwrap();
@@ -80,7 +81,8 @@ fn a_tap_device_is_a_host_of_its_own() {
         return;
     }
     let lab = Lab::new();
-    let router = Router::start(&lab, &["--port", "tap:t0", "--port", "af-packet:p1"]);
+    // Not by a packet socket, beside which this namespace would take the answers itself.
+    let router = Router::start(&lab, &["--port", "tap:t0", "--port", "af-xdp:p1"]);
     lab.middle
         .run(|| {
             let mut route = RouteSocket::open().unwrap();
