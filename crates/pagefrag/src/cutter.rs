@@ -75,6 +75,8 @@ impl Cutter {
     }
 
     /// To any block that waits, else to nobody.
+    #[cold]
+    #[inline(never)]
     fn give_back_waiting(&mut self, mut reference: Reference) {
         for (place, bulk) in self.waiting.iter_mut().enumerate() {
             match bulk.put_back(reference) {
@@ -135,6 +137,7 @@ impl Cutter {
     fn waited(&mut self, looks: usize) -> Option<InHand> {
         let place = self.waiting.iter_mut().take(looks).position(Bulk::renew)?;
         self.stats.reuses_after_waiting += 1;
+        self.last_given_back = place;
         Some(InHand::used(self.waiting.remove(place)))
     }
 

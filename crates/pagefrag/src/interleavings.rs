@@ -112,6 +112,25 @@ fn a_block_is_reused_only_after_its_last_holder() {
 }
 
 #[test]
+fn a_block_that_waited_is_taken_again_only_after_its_last_holder() {
+    loom::model(|| {
+        let seen = Seen::default();
+        let (cache, first, second) = halves(&seen);
+        let mut cache = cache.with_waiting_blocks(1);
+        let threads = [end_elsewhere(&seen, 0, first), end_elsewhere(&seen, 1, second)];
+        // Either takes the first block again at once, or lets it wait and looks at it for the third half.
+        let others = [(); 3].map(|()| cache.alloc(HALF, Align::BYTE).unwrap());
+        let stats = cache.stats();
+        if stats.reuses + stats.reuses_after_waiting > 0 {
+            seen.touch_all();
+        }
+        drop((cache, others));
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
+        seen.assert_all_freed();
+    });
+}
+
+#[test]
 fn giving_back_and_dropping_elsewhere_agree_on_the_count() {
     loom::model(|| {
         let seen = Seen::default();

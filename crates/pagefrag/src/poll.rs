@@ -2,7 +2,7 @@
 
 use alloc::sync::Arc;
 
-use crate::{Align, AllocError, Frag, PacketBuf, Piece, Source, Stats, cutter::Cutter, packet::Counted};
+use crate::{Align, AllocError, Frag, PacketBuf, Piece, PagePool, Source, Stats, cutter::Cutter, packet::Counted};
 
 /// A page-fragment cache that one thread owns. Nothing in it is guarded: an allocation is a subtraction, a comparison
 /// and a mask, and touches nothing that other threads touch. It may be moved to another thread, not shared:
@@ -66,6 +66,16 @@ impl PollCache {
     #[inline]
     pub fn give_back_packet(&mut self, packet: PacketBuf) {
         packet.end(|counted| self.end_counted(counted));
+    }
+
+    /// The same for a packet to which pages of this pool may be attached: those go back to it, as by
+    /// [`recycle`](crate::PagePool::recycle).
+    #[inline]
+    pub fn give_back_packet_and_pages(&mut self, packet: PacketBuf, pool: &mut PagePool) {
+        packet.end(|counted| match counted {
+            Counted::Block(reference) => self.cutter.give_back(reference),
+            page @ Counted::Page(_) => pool.recycle_counted(page),
+        });
     }
 
     /// Ends a piece of a packet: as [`give_back`](PollCache::give_back) if it is a fragment; any other is dropped.

@@ -253,7 +253,7 @@ fn pool(index: usize, source: &Arc<Source>) -> PagePool {
 }
 
 fn config() -> ProptestConfig {
-    let cases = if cfg!(miri) { 12 } else { 400 };
+    let cases = if cfg!(miri) { 4 } else { 400 };
     ProptestConfig { cases, failure_persistence: None, ..ProptestConfig::default() }
 }
 

@@ -164,7 +164,7 @@ fn tables_name_every_allocator_and_the_plot_draws_it() {
         assert!(text.lines().any(|line| line.trim_start().starts_with(about)), "{about}: {text}");
     }
     assert_eq!(text.contains("not built in: --features jemalloc"), !cfg!(feature = "jemalloc"), "{text}");
-    assert!(text.contains("all accounted for") && text.contains("what guarding adds"), "{text}");
+    assert!(text.contains("all accounted for") && text.contains("ns that guarding adds"), "{text}");
     let drawn = fs::read_to_string(&svg).unwrap();
     assert!(drawn.starts_with("<svg") && drawn.contains("system allocator"));
     let saved: Vec<_> = fs::read_dir(&store).unwrap().collect();

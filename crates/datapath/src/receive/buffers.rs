@@ -18,6 +18,12 @@ pub trait Buffers: Send {
     /// Ends a packet, as cheaply as this allocator can.
     fn give_back(&mut self, packet: PacketBuf);
 
+    /// The same for a packet to which pages of this pool are attached: they go back there.
+    #[inline]
+    fn give_back_with(&mut self, packet: PacketBuf, pages: &mut PagePool) {
+        pages.recycle_packet(packet);
+    }
+
     /// Memory that is kept from other use, in bytes; where it can be told.
     fn pinned_bytes(&self) -> Option<u64>;
 }
@@ -45,6 +51,11 @@ impl Buffers for Poll {
     #[inline]
     fn give_back(&mut self, packet: PacketBuf) {
         self.cache.give_back_packet(packet);
+    }
+
+    #[inline]
+    fn give_back_with(&mut self, packet: PacketBuf, pages: &mut PagePool) {
+        self.cache.give_back_packet_and_pages(packet, pages);
     }
 
     fn pinned_bytes(&self) -> Option<u64> {
@@ -156,11 +167,10 @@ impl Buffers for Pool {
 pub struct System;
 
 impl Buffers for System {
-    /// Zeroed, since nobody may see what was there before: this is part of its price here. As this memory begins anywhere, there is
-    /// more of it by what the trailer may have to move to a cache line.
+    /// Zeroed, since nobody may see what was there before: this is part of its price here.
     fn buffer(&mut self, data_bytes: usize) -> Result<PacketBuf, AllocError> {
-        let bytes = buffer_bytes(data_bytes).saturating_add(Align::CACHE_LINE.bytes() - 1);
-        Ok(PacketBuf::new(vec![0; bytes], HEADROOM))
+        // Aligned as it likes: a cache line more, so that the trailer can be.
+        Ok(PacketBuf::new(vec![0; buffer_bytes(data_bytes) + 64], HEADROOM))
     }
 
     fn give_back(&mut self, packet: PacketBuf) {

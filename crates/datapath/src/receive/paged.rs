@@ -82,15 +82,6 @@ impl<B: Buffers> Paged<B> {
         Some(packet)
     }
 
-    /// The head is a buffer, what is attached to it are pages of the pool.
-    fn take_apart(&mut self, packet: PacketBuf) {
-        let mut pieces = packet.into_pieces();
-        if let Some(head) = pieces.next() {
-            self.buffers.give_back(PacketBuf::new(head, 0));
-        }
-        pieces.for_each(|piece| self.pool.recycle_piece(piece));
-    }
-
     fn give_to_device(&mut self, page: Page) {
         if let Err(page) = self.queue.post(page) {
             self.pool.recycle(page);
@@ -114,11 +105,14 @@ impl<B: Buffers> Receive for Paged<B> {
     }
 
     fn reclaim(&mut self, packets: &mut Vec<PacketBuf>) {
-        for packet in packets.drain(..) {
-            match self.handing {
-                Handing::Page | Handing::Fragment => self.pool.recycle_packet(packet),
-                Handing::Copy | Handing::CopyBreak(_) if packet.is_linear() => self.buffers.give_back(packet),
-                Handing::Copy | Handing::CopyBreak(_) => self.take_apart(packet),
+        match self.handing {
+            Handing::Page | Handing::Fragment => {
+                packets.drain(..).for_each(|packet| self.pool.recycle_packet(packet));
+            }
+            // Nothing is attached to what was copied whole.
+            Handing::Copy => packets.drain(..).for_each(|packet| self.buffers.give_back(packet)),
+            Handing::CopyBreak(_) => {
+                packets.drain(..).for_each(|packet| self.buffers.give_back_with(packet, &mut self.pool));
             }
         }
     }

@@ -16,6 +16,7 @@ use crate::{
 };
 
 /// In `released`: somebody waits for the pages that are out.
+#[cfg(feature = "std")]
 const AWAITED: usize = 1;
 /// What `released` grows by, above that bit; it wraps.
 const STEP: usize = 2;

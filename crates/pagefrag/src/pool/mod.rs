@@ -35,7 +35,30 @@ pub use stats::PoolStats;
 
 use crate::{Align, AllocError, PacketBuf, Piece, block::Refusal, packet::Counted};
 
-/// Pages for one thread, made and used by it. It may be moved to another thread, not shared:
+/// Pages for one thread, made and used by it, which come back from any.
+///
+/// ```
+/// use pagefrag::{Align, PagePool, PoolConfig};
+///
+/// let mut pool = PagePool::new(PoolConfig::default().with_ring_pages(256));
+/// let mut page = pool.alloc()?;
+/// page[..4].copy_from_slice(b"ping");
+/// page.truncate(4);
+/// // Two small packets share one.
+/// let small = [pool.alloc_frag(128, Align::CACHE_LINE)?, pool.alloc_frag(128, Align::CACHE_LINE)?];
+/// assert_eq!(pool.in_flight(), 2);
+///
+/// // Handed on and dropped there, or done with here.
+/// let there = std::thread::spawn(move || drop(page));
+/// small.into_iter().for_each(|frag| pool.recycle(frag));
+///
+/// # #[cfg(feature = "std")]
+/// assert_eq!(pool.close().wait().released, 2);
+/// there.join().unwrap();
+/// # Ok::<(), pagefrag::AllocError>(())
+/// ```
+///
+/// It may be moved to another thread, not shared:
 ///
 /// ```compile_fail
 /// fn shared<T: Sync>() {}
@@ -115,7 +138,7 @@ impl PagePool {
     }
 
     #[inline]
-    fn recycle_counted(&mut self, counted: Counted) {
+    pub(crate) fn recycle_counted(&mut self, counted: Counted) {
         match counted {
             Counted::Page(part) => self.recycle_part(part),
             Counted::Block(reference) => drop(reference),

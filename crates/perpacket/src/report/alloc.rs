@@ -170,29 +170,32 @@ fn times(row: &ComparisonRow) -> String {
 
 /// What the guards of the any-context cache add to buffers that end alike.
 fn guarding(result: &AllocResult) -> String {
-    let mut text = String::new();
-    for cell in &result.cells {
-        let Cell::Allocator { allocator, sizes, threads } = cell else { continue };
-        if !matches!(allocator, Allocator::Spin | Allocator::SpinMany | Allocator::Mutex) {
-            continue;
-        }
-        let Some(base) = bases(cell).pop() else { continue };
-        let Cell::Allocator { allocator: unguarded, .. } = &base else { continue };
-        if let Some(row) = result.comparison(&base, cell) {
-            let c = &row.comparison;
-            text += &format!(
-                "  {:<28} {:>6} {:<6} {:+.2} ns [{:+.2}, {:+.2}] over {}\n",
-                allocator.about(),
-                sizes.to_string(),
-                threads.name(),
-                c.difference_ns,
-                c.difference_interval.low,
-                c.difference_interval.high,
-                unguarded.about()
-            );
+    let loads = result.loads();
+    let mut header = vec!["ns that guarding adds".to_owned(), "threads".to_owned()];
+    header.extend(loads.iter().map(ToString::to_string));
+    let mut table = titled(&header);
+    let guarded = [Allocator::Spin, Allocator::SpinMany, Allocator::Mutex];
+    for &threads in &result.scenario.threads {
+        for allocator in guarded {
+            let added = |sizes: &Sizes| {
+                let cell = Cell::Allocator { allocator, sizes: sizes.clone(), threads };
+                let c = &result.comparison(&bases(&cell).pop()?, &cell)?.comparison;
+                let (low, high) = (c.difference_interval.low, c.difference_interval.high);
+                Some(format!("{:+.2} [{low:+.2} {high:+.2}]", c.difference_ns))
+            };
+            let cells: Vec<Option<String>> = loads.iter().map(added).collect();
+            if cells.iter().any(Option::is_some) {
+                let mut line = vec![allocator.about().to_owned(), threads.name().to_owned()];
+                line.extend(cells.into_iter().map(|cell| cell.unwrap_or_else(|| "–".into())));
+                table.add_row(line);
+            }
         }
     }
-    if text.is_empty() { text } else { format!("\nwhat guarding adds (95 % interval)\n{text}") }
+    if table.is_empty() {
+        return String::new();
+    }
+    align_right(&mut table, 2);
+    format!("\nany-context cache over the poll cache whose buffers end alike (95 % interval)\n{table}\n")
 }
 
 /// Memory for the buffers that are alive, in a process of its own for each.
