@@ -102,7 +102,12 @@ impl Forward {
     }
 
     /// None if it is something else that is not wrong.
-    fn neighbour_discovery(&mut self, packet: &mut PacketBuf, parsed: &Parsed, arrival: Arrival) -> Option<Verdict> {
+    fn neighbour_discovery(
+        &mut self,
+        packet: &mut PacketBuf,
+        parsed: &Parsed,
+        arrival: Arrival,
+    ) -> Option<Verdict> {
         let message = match neighbour::read(packet.data(), parsed) {
             Ok(message) => message?,
             Err(malformed) => return Some(Verdict::Drop(Reason::Malformed(malformed))),
@@ -161,7 +166,8 @@ impl Forward {
     fn learn(&mut self, address: IpAddr, mac: MacAddress, remember: bool, replaces: bool, arrival: Arrival) {
         let port = arrival.ingress;
         let is_link_local = matches!(address, IpAddr::V6(address) if ipv6::is_link_local(address.to_bits()));
-        let is_here = is_link_local || self.ports[usize::from(port)].addresses.iter().any(|own| own.has(address));
+        let is_here =
+            is_link_local || self.ports[usize::from(port)].addresses.iter().any(|own| own.has(address));
         // A gateway may be told to be on a link whose network it is not in.
         let is_wanted = self.neighbours.find(port, address).is_some();
         if !is_here && !is_wanted && self.others.is_empty() {

@@ -49,12 +49,12 @@ use crate::wire::{self, Addresses, Frame, Malformed, Parsed, ipv4, ipv6};
 pub use config::{ConfigError, ForwardConfig, Port, Route, StaticNeighbour, Towards};
 pub use limit::IcmpLimit;
 pub use neighbour::{ASK_AGAIN_NS, BELIEVED_NS, HELD_ALL, HELD_EACH, LEARNT_MAX, REQUESTS};
+pub use routes::TableFacts;
 
 use config::Hop;
 use events::{Event, Events};
 use limit::TokenBucket;
 use neighbour::{Held, Neighbours, News, Rewrite, Side, ToDo};
-pub use routes::TableFacts;
 use routes::Routes;
 
 /// News that wait for a worker which does not look. What does not fit is asked for again.
@@ -167,7 +167,12 @@ impl Router {
             events: Events::default(),
             made: 0,
             news: Arc::clone(&queues[own]),
-            others: queues.iter().enumerate().filter(|(at, _)| *at != own).map(|(_, of)| Arc::clone(of)).collect(),
+            others: queues
+                .iter()
+                .enumerate()
+                .filter(|(at, _)| *at != own)
+                .map(|(_, of)| Arc::clone(of))
+                .collect(),
         };
         (0..queues.len()).map(member).collect()
     }
@@ -175,7 +180,8 @@ impl Router {
 
 /// Each next hop at its place, and behind them neighbours that are known but that no route names.
 fn neighbours(ports: &[Port], hops: &[Hop], known: &[(u8, IpAddr, MacAddress)]) -> Neighbours {
-    let side = |port: &Port| Side { mac: port.mac, mtu_bytes: u16::try_from(port.mtu_bytes).unwrap_or(u16::MAX) };
+    let side =
+        |port: &Port| Side { mac: port.mac, mtu_bytes: u16::try_from(port.mtu_bytes).unwrap_or(u16::MAX) };
     let mut all = Neighbours::new(ports.iter().map(side).collect());
     for hop in hops {
         match *hop {
@@ -306,6 +312,9 @@ impl Forward {
     #[cold]
     fn parse_other(&mut self, index: usize, packet: &mut PacketBuf, arrival: Arrival) -> Verdict {
         let mac = self.ports[usize::from(arrival.ingress)].mac;
+        if packet.head_len() < ethernet::HEADER_BYTES && packet.linearize().is_err() {
+            return Verdict::Drop(Reason::NoBuffer);
+        }
         let Some(link) = ethernet::Header::read(packet.data()) else {
             return Verdict::Drop(Reason::Malformed(Malformed::EthernetShort));
         };
@@ -427,7 +436,8 @@ impl Forward {
 
     fn send_held(&self, packet: &mut PacketBuf, place: u32) -> Verdict {
         let rewrite = self.neighbours.get(place as usize);
-        let is_v4 = ethernet::Header::read(packet.data()).is_some_and(|link| link.ether_type == ethernet::ether_type::IPV4);
+        let is_v4 = ethernet::Header::read(packet.data())
+            .is_some_and(|link| link.ether_type == ethernet::ether_type::IPV4);
         sent(packet, &rewrite, if is_v4 { rewrite_v4 } else { rewrite_v6 })
     }
 
