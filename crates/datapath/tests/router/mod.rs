@@ -175,7 +175,11 @@ pub(crate) fn packet(frame: &[u8], head: Option<usize>) -> PacketBuf {
 struct Port2(Frames);
 
 impl Transmit for Port2 {
-    fn transmit(&mut self, packets: &mut Vec<PacketBuf>, done: &mut Vec<PacketBuf>) -> Result<(), DeviceError> {
+    fn transmit(
+        &mut self,
+        packets: &mut Vec<PacketBuf>,
+        done: &mut Vec<PacketBuf>,
+    ) -> Result<(), DeviceError> {
         let bytes = |packet: &PacketBuf| packet.slices().flatten().copied().collect::<Vec<u8>>();
         self.0.lock().unwrap().extend(packets.iter().map(bytes));
         done.append(packets);
