@@ -8,6 +8,7 @@ use super::neighbour::{Learnt, News};
 use super::{Arrival, Event, Forward};
 use crate::batch::Verdict;
 use crate::reason::Reason;
+use crate::stage::new_packet;
 use crate::wire::arp::{Arp, Operation};
 use crate::wire::ethernet::MacAddress;
 use crate::wire::icmp::{self, error::Problem};
@@ -45,7 +46,7 @@ impl Forward {
     }
 
     /// A packet to a group: nothing is forwarded, and only neighbour discovery is looked at.
-    pub(super) fn to_group(&mut self, packet: &mut PacketBuf, parsed: &Parsed, arrival: Arrival) -> Verdict {
+    pub(super) fn for_group(&mut self, packet: &mut PacketBuf, parsed: &Parsed, arrival: Arrival) -> Verdict {
         let is_v6 = parsed.addresses.family() == Family::V6;
         if is_v6 && parsed.protocol == protocol::ICMPV6 {
             return self.neighbour_discovery(packet, parsed, arrival).unwrap_or(CONSUMED);
@@ -101,7 +102,12 @@ impl Forward {
     }
 
     /// None if it is something else that is not wrong.
-    fn neighbour_discovery(&mut self, packet: &mut PacketBuf, parsed: &Parsed, arrival: Arrival) -> Option<Verdict> {
+    fn neighbour_discovery(
+        &mut self,
+        packet: &mut PacketBuf,
+        parsed: &Parsed,
+        arrival: Arrival,
+    ) -> Option<Verdict> {
         let message = match neighbour::read(packet.data(), parsed) {
             Ok(message) => message?,
             Err(malformed) => return Some(Verdict::Drop(Reason::Malformed(malformed))),
@@ -160,7 +166,8 @@ impl Forward {
     fn learn(&mut self, address: IpAddr, mac: MacAddress, remember: bool, replaces: bool, arrival: Arrival) {
         let port = arrival.ingress;
         let is_link_local = matches!(address, IpAddr::V6(address) if ipv6::is_link_local(address.to_bits()));
-        let is_here = is_link_local || self.ports[usize::from(port)].addresses.iter().any(|own| own.has(address));
+        let is_here =
+            is_link_local || self.ports[usize::from(port)].addresses.iter().any(|own| own.has(address));
         // A gateway may be told to be on a link whose network it is not in.
         let is_wanted = self.neighbours.find(port, address).is_some();
         if !is_here && !is_wanted && self.others.is_empty() {
@@ -190,7 +197,7 @@ fn resized(packet: &mut PacketBuf, bytes: usize) -> Option<&mut [u8]> {
     if let Some(missing) = bytes.checked_sub(packet.len())
         && packet.put(missing).is_err()
     {
-        *packet = PacketBuf::new(vec![0; pagefrag::HEADROOM + bytes], pagefrag::HEADROOM);
+        *packet = new_packet(bytes);
         packet.put(bytes).ok()?;
     }
     packet.make_mut().ok()

@@ -54,8 +54,8 @@ use config::Hop;
 use events::{Event, Events};
 use limit::TokenBucket;
 use neighbour::{Held, Neighbours, News, Rewrite, Side, ToDo};
-pub use routes::TableFacts;
 use routes::Routes;
+pub use routes::TableFacts;
 
 /// News that wait for a worker which does not look. What does not fit is asked for again.
 const NEWS_WAITING: usize = 256;
@@ -167,7 +167,12 @@ impl Router {
             events: Events::default(),
             made: 0,
             news: Arc::clone(&queues[own]),
-            others: queues.iter().enumerate().filter(|(at, _)| *at != own).map(|(_, of)| Arc::clone(of)).collect(),
+            others: queues
+                .iter()
+                .enumerate()
+                .filter(|(at, _)| *at != own)
+                .map(|(_, of)| Arc::clone(of))
+                .collect(),
         };
         (0..queues.len()).map(member).collect()
     }
@@ -175,7 +180,8 @@ impl Router {
 
 /// Each next hop at its place, and behind them neighbours that are known but that no route names.
 fn neighbours(ports: &[Port], hops: &[Hop], known: &[(u8, IpAddr, MacAddress)]) -> Neighbours {
-    let side = |port: &Port| Side { mac: port.mac, mtu_bytes: u16::try_from(port.mtu_bytes).unwrap_or(u16::MAX) };
+    let side =
+        |port: &Port| Side { mac: port.mac, mtu_bytes: u16::try_from(port.mtu_bytes).unwrap_or(u16::MAX) };
     let mut all = Neighbours::new(ports.iter().map(side).collect());
     for hop in hops {
         match *hop {
@@ -323,7 +329,7 @@ impl Forward {
             Err(malformed) => return Verdict::Drop(Reason::Malformed(malformed)),
         };
         if parsed.is_to_group() {
-            return self.to_group(packet, &parsed, arrival);
+            return self.for_group(packet, &parsed, arrival);
         }
         // RFC 1812 section 5.3.4: not even if it is for a host that could be reached.
         if link.destination.is_multicast() || parsed.has_invalid_source() {
@@ -427,7 +433,8 @@ impl Forward {
 
     fn send_held(&self, packet: &mut PacketBuf, place: u32) -> Verdict {
         let rewrite = self.neighbours.get(place as usize);
-        let is_v4 = ethernet::Header::read(packet.data()).is_some_and(|link| link.ether_type == ethernet::ether_type::IPV4);
+        let is_v4 = ethernet::Header::read(packet.data())
+            .is_some_and(|link| link.ether_type == ethernet::ether_type::IPV4);
         sent(packet, &rewrite, if is_v4 { rewrite_v4 } else { rewrite_v6 })
     }
 

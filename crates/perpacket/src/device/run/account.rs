@@ -50,7 +50,7 @@ impl Account {
             queues: queues(scenario, &done, &leftovers),
             events,
             faults: scenario.fault.is_some().then(|| faults(&total(&done).injected)),
-            memory: memory(&done, &leftovers),
+            memory: memory(scenario.receive.mode.copies(), &done, &leftovers),
             ..Results::default()
         };
         Self { ledger, results, failure }
@@ -223,11 +223,12 @@ fn faults(injected: &Injected) -> DatapathFaults {
     }
 }
 
-fn memory(done: &[Done], leftovers: &Leftovers) -> DatapathMemory {
+fn memory(copies: bool, done: &[Done], leftovers: &Leftovers) -> DatapathMemory {
     let polled = |done: &&Done| done.role == Role::Receive;
     let pinned = |done: &Done| done.polled.as_ref().and_then(|polled: &Polled| polled.pinned_bytes);
     DatapathMemory {
-        pinned_bytes: done.iter().filter(polled).map(pinned).sum(),
+        // Pages that are handed up are their pool's, and it does not tell.
+        pinned_bytes: done.iter().filter(polled).map(pinned).sum::<Option<u64>>().filter(|_| copies),
         dummy_queue_bytes: leftovers.dummies.first().map(|dummy| dummy.bytes_per_queue() as u64),
         table_bytes: leftovers.table.map(|table| table.bytes as u64),
         table_huge_bytes: leftovers.table.and_then(|table| table.huge_bytes).map(|bytes| bytes as u64),
