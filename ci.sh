@@ -23,8 +23,8 @@ help() {
   rootless    a measurement as an ordinary user
   smoke       the main job, short: every packet accounted for, nothing left behind
   deny        licences and sources of dependencies, where cargo-deny is installed
-  fuzz        captures and the packet language with random bytes, FUZZ_SECONDS (20) each, where cargo-fuzz is
-              installed
+  fuzz        captures, the packet language and the device under test with random bytes, FUZZ_SECONDS (20) each,
+              where cargo-fuzz is installed
   bench       the senders beside trafgen (root; not part of all)
 EOF
 }
@@ -302,9 +302,9 @@ verb_fuzz() {
     cargo fuzz --version >/dev/null 2>&1 || cannot "cargo-fuzz is not installed: cargo install cargo-fuzz --locked"
     command -v g++ >/dev/null || cannot "g++ is missing, which libFuzzer is built with: apt-get install g++"
     local target seeds code=0
-    for target in capture parser emit; do
+    for target in capture parser emit datapath; do
         case $target in
-            capture) seeds=fuzz/seeds/capture ;;
+            capture | datapath) seeds=fuzz/seeds/$target ;;
             *) seeds=crates/template/tests/corpus ;;
         esac
         mkdir -p "fuzz/corpus/$target"

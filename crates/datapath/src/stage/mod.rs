@@ -9,6 +9,8 @@ pub mod udp;
 
 use std::net::IpAddr;
 
+use pagefrag::{Align, HEADROOM, PacketBuf, buffer_bytes};
+
 use crate::Batch;
 
 pub use early::EarlyDrop;
@@ -44,6 +46,12 @@ pub trait Stage: Send {
 
     /// Lets go of all packets that it holds, decided, at the end of a run.
     fn release(&mut self, _batch: &mut Batch) {}
+}
+
+/// An empty packet in memory of its own, with room for so many bytes. A cache line more than they take, as the system's
+/// allocator begins anywhere in one.
+pub(crate) fn new_packet(data_bytes: usize) -> PacketBuf {
+    PacketBuf::new(vec![0; buffer_bytes(data_bytes) + Align::CACHE_LINE.bytes()], HEADROOM)
 }
 
 /// An address of the device under test on one of its ports.

@@ -166,7 +166,7 @@ impl Receive for Wire {
 /// A packet as a driver makes it, of which only so many bytes may be in one piece.
 pub(crate) fn packet(frame: &[u8], head: Option<usize>) -> PacketBuf {
     let head = head.unwrap_or(frame.len()).min(frame.len());
-    let mut packet = PacketBuf::new(vec![0xee; pagefrag::buffer_bytes(head)], HEADROOM);
+    let mut packet = PacketBuf::new(vec![0xee; pagefrag::buffer_bytes(head) + 64], HEADROOM);
     packet.put(head).unwrap().copy_from_slice(&frame[..head]);
     packet.attach(frame[head..].to_vec());
     packet

@@ -9,6 +9,7 @@ use super::neighbour::Ask;
 use super::{Arrival, Event, Forward};
 use crate::batch::Verdict;
 use crate::reason::Reason;
+use crate::stage::{PortAddress, new_packet};
 use crate::wire::arp::Arp;
 use crate::wire::ethernet::{self, MacAddress, ether_type};
 use crate::wire::icmp::error::{self, Problem, Sender};
@@ -60,7 +61,7 @@ impl Forward {
     pub(super) fn address_towards(&self, port: u8, host: IpAddr) -> Option<IpAddr> {
         let of_port = || self.ports[usize::from(port)].addresses.iter();
         let all = || self.ports.iter().flat_map(|port| &port.addresses);
-        let fits = |own: &&crate::stage::PortAddress| same_family(own.address, host);
+        let fits = |own: &&PortAddress| same_family(own.address, host);
         of_port()
             .find(|own| own.has(host))
             .or_else(|| of_port().find(fits))
@@ -86,7 +87,7 @@ impl Forward {
         if let Some(whom) = ask.whom {
             ethernet::readdress(&mut frame, whom, link);
         }
-        let mut question = PacketBuf::new(vec![0; HEADROOM + frame.len()], HEADROOM);
+        let mut question = new_packet(frame.len());
         let bytes = bytes.max(FRAME_BYTES_MIN);
         question.put(bytes).ok()?.copy_from_slice(&frame[..bytes]);
         self.events.count(event);
@@ -94,6 +95,7 @@ impl Forward {
     }
 }
 
+const _: () = assert!(error::front_bytes(Family::V6) <= HEADROOM);
 const _: () = assert!(arp::FRAME_BYTES <= FRAME_BYTES_MIN && FRAME_BYTES_MIN <= neighbour::FRAME_BYTES);
 
 /// Puts link header, network header and ICMP header in front of the packet, in its headroom, and cuts off what is not quoted.
@@ -126,7 +128,7 @@ fn make_headroom(packet: &mut PacketBuf, bytes: usize) -> Option<()> {
     if packet.headroom() >= bytes && packet.make_mut().is_ok() {
         return Some(());
     }
-    let mut moved = PacketBuf::new(vec![0; HEADROOM + bytes + packet.len()], HEADROOM + bytes);
+    let mut moved = new_packet(packet.head_len());
     moved.put(packet.head_len()).ok()?.copy_from_slice(packet.data());
     *packet = moved;
     Some(())

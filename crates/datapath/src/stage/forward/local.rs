@@ -8,6 +8,7 @@ use super::neighbour::{Learnt, News};
 use super::{Arrival, Event, Forward};
 use crate::batch::Verdict;
 use crate::reason::Reason;
+use crate::stage::new_packet;
 use crate::wire::arp::{Arp, Operation};
 use crate::wire::ethernet::MacAddress;
 use crate::wire::icmp::{self, error::Problem};
@@ -190,7 +191,7 @@ fn resized(packet: &mut PacketBuf, bytes: usize) -> Option<&mut [u8]> {
     if let Some(missing) = bytes.checked_sub(packet.len())
         && packet.put(missing).is_err()
     {
-        *packet = PacketBuf::new(vec![0; pagefrag::HEADROOM + bytes], pagefrag::HEADROOM);
+        *packet = new_packet(bytes);
         packet.put(bytes).ok()?;
     }
     packet.make_mut().ok()

@@ -357,7 +357,7 @@ mod tests {
     }
 
     fn packet(mark: u8) -> Held {
-        let mut packet = PacketBuf::new(vec![0; 64], 8);
+        let mut packet = crate::stage::new_packet(1);
         packet.put(1).unwrap()[0] = mark;
         Held { packet, ingress: 0 }
     }
