@@ -79,7 +79,6 @@ fn main() -> ExitCode {
 /// Measures and prints; whether every goal is met.
 fn run(args: &Args) -> Result<bool> {
     let ground = Ground::prepare()?;
-    ensure!(linux::cpu::allowed()?.len() >= 2, "two CPUs are needed: one sends, the other forwards");
     let forwarders = Forwarder::all(&args.perpacket.canonicalize().context("find perpacket")?);
     let mut rates: Vec<Vec<f64>> = vec![Vec::new(); forwarders.len()];
     let mut order = Seed(args.seed).order();
@@ -162,7 +161,7 @@ impl Forwarder {
             name,
             against,
             command: [
-                &perpacket.to_string_lossy(),
+                perpacket.to_string_lossy().as_ref(),
                 "datapath forward --busy --cpus 0 --quiet --no-save --time 1min",
                 &format!("--port {device}:s0 --port {device}:s1 --allow-device s0 --allow-device s1"),
                 "--address 0=198.18.0.254/24 --address 1=198.19.0.254/24",
@@ -231,8 +230,10 @@ impl Forwarder {
     /// Starts it in its namespace.
     fn start(&self, net: &Net) -> Result<Child> {
         let start = || {
-            Command::new(&self.command[0])
-                .args(&self.command[1..])
+            // The calling thread is pinned, and what it starts would be so too.
+            Command::new("taskset")
+                .args(["--cpu-list", "0,1"])
+                .args(&self.command)
                 // It reads commands, and ends at their end.
                 .stdin(Stdio::piped())
                 .stdout(Stdio::null())

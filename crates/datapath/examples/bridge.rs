@@ -31,7 +31,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     }
     let (Some(second), Some(first)) = (ports.pop(), ports.pop()) else { return Ok(()) };
     let mut worker = Worker::new(first.0).receive(second.0).stage(Cross).port(first.1).port(second.1);
-    let (end, start_ns) = (Instant::now() + Duration::from_secs_f64(seconds.parse()?), linux::clock::thread_cpu_ns());
+    let (end, start_ns) =
+        (Instant::now() + Duration::from_secs_f64(seconds.parse()?), linux::clock::thread_cpu_ns());
     let mut busy = 0_u64;
     while Instant::now() < end {
         for _ in 0..1000 {
@@ -43,7 +44,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         worker.settle()?;
     }
     let ledger = worker.ledger();
-    println!("transmitted {} in {} ms of CPU, {busy} polls with frames", ledger.transmitted, cpu_ns / 1_000_000);
+    println!(
+        "transmitted {} in {} ms of CPU, {busy} polls with frames",
+        ledger.transmitted,
+        cpu_ns / 1_000_000
+    );
     println!("{ledger:?}");
     Ok(())
 }

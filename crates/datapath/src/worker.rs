@@ -152,11 +152,11 @@ impl Worker {
 
     /// What stages did beside deciding: stage, event, count.
     pub fn events(&self) -> Vec<(&'static str, &'static str, u64)> {
-        let of = |stage: &Box<dyn Stage>| {
+        let of = |stage: &dyn Stage| {
             let name = stage.name();
             stage.events().into_iter().map(move |(event, count)| (name, event, count))
         };
-        self.stages.iter().flat_map(of).collect()
+        self.stages.iter().flat_map(|stage| of(stage.as_ref())).collect()
     }
 
     /// Memory that packets and caches of the receiving side keep from other use, in bytes; where it can be told.

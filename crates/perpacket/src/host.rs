@@ -137,6 +137,11 @@ impl Abilities {
     /// As [`resolve`](Self::resolve).
     pub(crate) fn resolve_pair(&self, cells: [Cell; 2], clock: Clock, vary: Factor) -> Result<[Cell; 2]> {
         let [a, b] = &cells;
+        ensure!(
+            vary != Factor::Command || !a.path.is_datapath(),
+            "--a and --b on {}: it has no network namespace for a command to run in; use --vary, or a path through the kernel",
+            a.path
+        );
         device::check_memory(&cells, vary)?;
         let resolved = [self.resolve_one(a, clock)?, self.resolve_one(b, clock)?];
         let kinds = [0, 1].map(|arm: usize| resolved[arm].setting.backend);

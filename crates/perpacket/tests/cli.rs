@@ -29,7 +29,7 @@ fn refused(args: &[&str]) -> String {
 
 #[test]
 fn help_texts() {
-    for command in ["path", "ab", "gen", "alloc", "run", "sink", "wire", "doctor"] {
+    for command in ["path", "ab", "gen", "datapath", "alloc", "run", "sink", "wire", "doctor"] {
         insta::assert_snapshot!(format!("help-{command}"), stdout(&[command, "--help"]));
     }
     insta::assert_snapshot!("help", stdout(&["--help"]));
@@ -93,6 +93,33 @@ fn bad_input_is_named_with_what_to_do() {
         (&["path", "raw-drop", "--qdisc", "fq codel"], "the name of a kind"),
         (&["path", "raw-drop", "--qdisc", "netem"], "use --clock machine"),
         (&["path", "xdp-drop", "--qdisc", "pfifo", "--backend", "xdp-live"], "use --backend mmsg"),
+        (&["path", "datapath:dorp"], "`datapath:drop` is near"),
+        (&["path", "datapath:drop", "--frame", "9019"], "datapath paths take 64 to 9018 bytes"),
+        (&["path", "datapath:drop", "raw-drop", "--frame", "9000"], "the lab's devices take 64 to 1518"),
+        (&["path", "datapath:drop", "--alloc", "any-contxt"], "`any-context` is near"),
+        (&["path", "datapath:drop", "--rx", "copy-break:0"], "from 1 to 65535"),
+        (&["path", "datapath:drop", "--lock", "none"], "use datapath:dummy or datapath:forward"),
+        (&["path", "datapath:drop", "--queues", "2"], "use datapath:dummy or datapath:forward"),
+        (&["path", "datapath:dummy", "--prefixes", "100"], "use datapath:forward"),
+        (&["path", "datapath:dummy", "--queues", "0"], "1 to 256 sending queues"),
+        (&["path", "datapath:forward", "--prefixes", "1000001"], "1 to 1000000 prefixes"),
+        (&["path", "datapath:drop", "--rules", "5"], "use raw-drop, forward or udp"),
+        (&["path", "datapath:drop", "--gro", "on"], "use raw-drop, forward or udp"),
+        (&["path", "datapath:drop", "--rps", "3"], "use raw-drop, forward or udp"),
+        (&["path", "datapath:drop", "--spin", "3"], "use raw-drop, forward or udp"),
+        (&["path", "datapath:drop", "--qdisc", "fq"], "see --lock"),
+        (&["path", "datapath:drop", "--backend", "inject"], "leave --backend out"),
+        (&["path", "datapath:drop", "--batch", "65"], "use --batch 64"),
+        (&["path", "datapath:drop", "--alloc", "system", "--rx", "page-pool"], "use --rx copy"),
+        (&["ab", "datapath:drop", "--vary", "alloc=poll,system", "--rx", "fragment"], "use --rx copy"),
+        (&["ab", "datapath:drop", "--vary", "lock=device,queue"], "use datapath:dummy or datapath:forward"),
+        (&["ab", "datapath:drop", "--vary", "rules=0,5"], "use raw-drop, forward or udp"),
+        (&["ab", "datapath:drop", "--vary", "aloc=poll,system"], "`alloc` is near"),
+        (&["ab", "datapath:drop", "--a", "true", "--b", "true"], "no network namespace"),
+        (&["ab", "datapath:drop", "--vary", "frame=64,128", "--frame", "64,272"], "leave the 2 sizes"),
+        (&["path", "raw-drop", "--alloc", "system"], "use datapath:drop, datapath:forward or datapath:udp"),
+        (&["path", "raw-drop", "--queues", "2"], "use datapath:dummy or datapath:forward"),
+        (&["ab", "raw-drop", "--vary", "rx=copy,page-pool"], "use datapath:drop"),
         (&["run", "/nonexistent.toml"], "read the scenario /nonexistent.toml"),
         (&["sink"], "perpacket sink --udp ADDR:PORT"),
         (&["sink", "nowhere0"], "no device is called `nowhere0`"),

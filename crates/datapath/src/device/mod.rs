@@ -26,7 +26,7 @@ pub use capture::{CapturedRx, CapturedTx, Sink, ToSink};
 pub use dummy::{Dummy, DummyQueue, QueueTotals, TxLock};
 pub use fault::{FaultSpec, FaultyLand, FaultyLend};
 pub use lending::Lending;
-pub use synthetic::{Frames, Synthetic};
+pub use synthetic::{Frames, Maker, Synthetic};
 pub use tap::{TapRx, TapTx, open_tap};
 
 /// Why a device does not work.

@@ -11,6 +11,9 @@ use super::{DeviceError, Land, Landed, Lend, RxTotals};
 /// card would have written the whole frame, without any work of the CPU.
 const REWRITTEN_BYTES: usize = 128;
 
+/// Writes the next frame to the slice.
+pub type Maker = Box<dyn FnMut(&mut [u8]) + Send>;
+
 /// The frames on the wire.
 pub enum Frames {
     /// One after the other, again and again.
@@ -20,7 +23,7 @@ pub enum Frames {
         /// Their length without check sequence.
         l2_bytes: usize,
         /// Writes one.
-        make: Box<dyn FnMut(&mut [u8]) + Send>,
+        make: Maker,
     },
 }
 

@@ -33,8 +33,8 @@ pub(crate) struct DatapathArgs {
 
 /// Where packets come from and go to.
 #[derive(Debug, Args)]
-#[command(next_help_heading = "Devices: synthetic, dummy[:QUEUES], pcap:FILE, af-packet:INTERFACE, \
-                               af-xdp:INTERFACE[:QUEUE], tap:NAME")]
+#[command(next_help_heading = "Devices (synthetic, dummy[:QUEUES], pcap:FILE, af-packet:INTERFACE, \
+                               af-xdp:INTERFACE[:QUEUE], tap:NAME)")]
 pub(crate) struct DeviceArgs {
     /// Receive from it [default: synthetic, frames from a template, where there is no --port]
     #[arg(long, value_name = "DEVICE")]

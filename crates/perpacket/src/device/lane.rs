@@ -4,14 +4,17 @@ use std::sync::Arc;
 
 use anyhow::{Result, bail};
 use datapath::device::{DeviceError, Dummy, TxLock};
-use datapath::queue::Inlet;
-use datapath::stage::{EarlyDrop, SendAll};
-use datapath::{Ledger, Worker};
+use datapath::queue::{Inlet, bounded};
+use datapath::stage::{EarlyDrop, SendAll, Udp};
+use datapath::{BUDGET, Ledger, Reason, Worker};
 use linux::clock;
 
 use super::wire::PORT_ADDRESS;
 use super::{Destinations, RxQueue, Tables, Wire, receiver};
-use crate::cell::{Cell, PathName};
+use crate::cell::{Cell, FIRST_PORT, PathName};
+
+/// Packets that wait for a receiver at most: more than a poll has.
+const SOCKET_PACKETS: usize = 4 * BUDGET;
 
 /// Polls in a row that find no frame, after which none is waited for any more: a synthetic device always has one, unless
 /// there is no memory for it.
@@ -68,7 +71,8 @@ impl Lane {
                     let back = Dummy::new(1, TxLock::None).queue(0)?;
                     lane.with(|worker| worker.stage(router).port(Box::new(back)).port(Box::new(port)))
                 }
-                (other, _) => bail!("{other} is not in this version"),
+                (PathName::DatapathUdp, _) => lane.delivering(cell.setting.flows),
+                (other, _) => bail!("{other} is no path in user space with a router"),
             });
         }
         Ok(lanes)
@@ -81,6 +85,18 @@ impl Lane {
         let frames = RxQueue::Lands(Box::new(wire.queue()?));
         let worker = Worker::new(receiver(frames, setting.alloc, setting.rx, wire.l2_bytes())?);
         Ok(Self { worker, inlets: Vec::new(), read: 0, budget: setting.batch.into() })
+    }
+
+    /// With a receiver for each flow.
+    fn delivering(mut self, flows: u16) -> Self {
+        let receivers = (0..flows).map(|flow| (FIRST_PORT + flow, flow));
+        self.worker = self.worker.stage(Udp::new(receivers));
+        for _ in 0..flows {
+            let (outlet, inlet) = bounded(SOCKET_PACKETS, Reason::SocketFull);
+            self.worker = self.worker.outlet(outlet);
+            self.inlets.push(inlet);
+        }
+        self
     }
 
     fn with(self, more: impl FnOnce(Worker) -> Worker) -> Self {

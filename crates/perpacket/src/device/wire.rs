@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use anyhow::Result;
 use datapath::device::{Frames, Synthetic};
+use datapath::wire::checksum::Sum;
 use template::{Addresses, CheckedFrame, UdpFrame};
 
 use crate::cell::FIRST_PORT;
@@ -17,9 +18,12 @@ const HEAD_BYTES: usize = 64;
 
 /// Where the fields are that differ between frames (Ethernet, IPv4 without options, UDP).
 const IP_CHECKSUM: usize = 24;
+const IP_SOURCE: usize = 26;
 const IP_DESTINATION: usize = 30;
+const UDP: usize = 34;
 const UDP_DESTINATION: usize = 36;
 const UDP_CHECKSUM: usize = 40;
+const UDP_PROTOCOL: u16 = 17;
 
 /// The hosts on the synthetic wire, from the addresses set aside for benchmarks (RFC 2544 appendix C.2.2).
 pub(crate) const SENDER_MAC: [u8; 6] = [2, 0, 0, 0, 1, 1];
@@ -64,10 +68,9 @@ impl Wire {
     pub(crate) fn queue(&self) -> Result<Synthetic> {
         let checked = self.frame().check()?;
         let frames = match &self.destinations {
-            Destinations::One(_) => {
-                let frames = (0..self.flows).map(|flow| checked.to_vec(flow.into()).into());
-                Frames::Cycle(frames.collect())
-            }
+            Destinations::One(_) => Frames::Cycle(
+                (0..self.flows).map(|flow| empty_behind_the_head(&checked, flow).into()).collect(),
+            ),
             Destinations::List(addresses) => {
                 let mut maker = Maker::new(&checked, Arc::clone(addresses));
                 Frames::Made { l2_bytes: checked.l2_bytes(), make: Box::new(move |frame| maker.write(frame)) }
@@ -91,6 +94,20 @@ impl Wire {
             frame_bytes: self.frame_bytes,
         }
     }
+}
+
+/// A frame whose payload is zeros behind the head, as in a page that only heads were written to; with the checksum of that.
+fn empty_behind_the_head(checked: &CheckedFrame, flow: u16) -> Vec<u8> {
+    let mut frame = checked.to_vec(flow.into());
+    if frame.len() > HEAD_BYTES {
+        frame[HEAD_BYTES..].fill(0);
+        frame[UDP_CHECKSUM..UDP_CHECKSUM + 2].fill(0);
+        let datagram = &frame[UDP..];
+        let sum = Sum::ZERO.bytes(&frame[IP_SOURCE..UDP]).word(UDP_PROTOCOL).word(datagram.len() as u16);
+        let checksum = sum.bytes(datagram).finish_udp();
+        frame[UDP_CHECKSUM..UDP_CHECKSUM + 2].copy_from_slice(&checksum.to_be_bytes());
+    }
+    frame
 }
 
 /// Writes one frame after the other: the head from a template, then address, port and checksums. What is behind
@@ -167,6 +184,27 @@ mod tests {
                 assert_eq!(frame[36..38], (FIRST_PORT + number as u16 % 3).to_be_bytes());
             }
         }
+    }
+
+    #[test]
+    fn what_is_behind_the_head_is_zeros_and_in_the_checksum() {
+        for frame_bytes in [64, 68, 69, 272, 9_018] {
+            let wire = Wire { frame_bytes, flows: 2, destinations: Destinations::One(PORT_ADDRESS) };
+            for frame in frames(&wire, 2) {
+                assert!(frame[64.min(frame.len())..].iter().all(|byte| *byte == 0));
+                let mut summed = frame[26..].to_vec(); // addresses and datagram, and what else is in a pseudo header
+                summed.extend([0, 17]);
+                summed.extend((frame.len() as u16 - 34).to_be_bytes());
+                let padded = if summed.len() % 2 == 0 { summed } else { padded(summed, frame.len() - 26) };
+                assert_eq!(folded_sum(&padded), 0, "{frame_bytes}");
+            }
+        }
+    }
+
+    /// A zero behind an odd number of bytes (RFC 768).
+    fn padded(mut bytes: Vec<u8>, at: usize) -> Vec<u8> {
+        bytes.insert(at, 0);
+        bytes
     }
 
     #[test]

@@ -130,6 +130,11 @@ fn what_differs_by_code_is_made_anew() {
     assert_eq!(makeup("flows", [BackendKind::Mmsg; 2], None), Makeup::Rebuilt);
     assert_eq!(makeup("qdisc", [BackendKind::Mmsg; 2], None), Makeup::Rebuilt);
     assert_eq!(makeup("threads", inject, None), Makeup::Rebuilt);
+    let in_user_space = || Cell { path: PathName::DatapathDrop, ..cell(BackendKind::Memory, 64) };
+    for vary in ["nothing", "flows", "alloc"] {
+        let compare = scenario(vary).compare.unwrap();
+        assert_eq!(Makeup::of(&compare, &[in_user_space(), in_user_space()]), Makeup::Rebuilt, "{vary}");
+    }
     assert_eq!(makeup("backend", [BackendKind::Inject, BackendKind::AfXdp], None), Makeup::Rebuilt);
 }
 

@@ -46,7 +46,7 @@ impl Forward {
     }
 
     /// A packet to a group: nothing is forwarded, and only neighbour discovery is looked at.
-    pub(super) fn to_group(&mut self, packet: &mut PacketBuf, parsed: &Parsed, arrival: Arrival) -> Verdict {
+    pub(super) fn for_group(&mut self, packet: &mut PacketBuf, parsed: &Parsed, arrival: Arrival) -> Verdict {
         let is_v6 = parsed.addresses.family() == Family::V6;
         if is_v6 && parsed.protocol == protocol::ICMPV6 {
             return self.neighbour_discovery(packet, parsed, arrival).unwrap_or(CONSUMED);

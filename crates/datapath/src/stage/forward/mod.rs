@@ -56,6 +56,7 @@ use events::{Event, Events};
 use limit::TokenBucket;
 use neighbour::{Held, Neighbours, News, Rewrite, Side, ToDo};
 use routes::Routes;
+pub use routes::TableFacts;
 
 /// News that wait for a worker which does not look. What does not fit is asked for again.
 const NEWS_WAITING: usize = 256;
@@ -332,7 +333,7 @@ impl Forward {
             Err(malformed) => return Verdict::Drop(Reason::Malformed(malformed)),
         };
         if parsed.is_to_group() {
-            return self.to_group(packet, &parsed, arrival);
+            return self.for_group(packet, &parsed, arrival);
         }
         // RFC 1812 section 5.3.4: not even if it is for a host that could be reached.
         if link.destination.is_multicast() || parsed.has_invalid_source() {

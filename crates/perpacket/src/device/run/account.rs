@@ -5,7 +5,8 @@ use datapath::{Drops, Ledger};
 use linux::process;
 use measure::ledger::{self, Count};
 use measure::record::{
-    Datapath as Results, DatapathEvent, DatapathFaults, DatapathMemory, DatapathPort, DatapathQueue, DatapathThread,
+    Datapath as Results, DatapathEvent, DatapathFaults, DatapathMemory, DatapathPort, DatapathQueue,
+    DatapathThread,
 };
 
 use super::plan::Leftovers;
@@ -46,11 +47,14 @@ impl Account {
         let results = Results {
             wall_ns: receiving().map(|done| done.wall_ns).max().unwrap_or(0),
             threads: done.iter().map(thread).collect(),
-            ports: rx_ports(scenario, &done).into_iter().chain(tx_ports(scenario, &done, &leftovers)).collect(),
+            ports: rx_ports(scenario, &done)
+                .into_iter()
+                .chain(tx_ports(scenario, &done, &leftovers))
+                .collect(),
             queues: queues(scenario, &done, &leftovers),
             events,
             faults: scenario.fault.is_some().then(|| faults(&total(&done).injected)),
-            memory: memory(&done, &leftovers),
+            memory: memory(scenario.receive.mode.copies(), &done, &leftovers),
             ..Results::default()
         };
         Self { ledger, results, failure }
@@ -96,7 +100,8 @@ fn ledger(scenario: &Datapath, done: &[Done]) -> ledger::Ledger {
     }
     for done in done {
         if let Role::Consumer(port) = done.role {
-            book.received.push(Count { packets: done.packets, seen_by: format!("reader of UDP port {port}") });
+            book.received
+                .push(Count { packets: done.packets, seen_by: format!("reader of UDP port {port}") });
         }
     }
     let mut drops = Drops::default();
@@ -223,11 +228,12 @@ fn faults(injected: &Injected) -> DatapathFaults {
     }
 }
 
-fn memory(done: &[Done], leftovers: &Leftovers) -> DatapathMemory {
+fn memory(copies: bool, done: &[Done], leftovers: &Leftovers) -> DatapathMemory {
     let polled = |done: &&Done| done.role == Role::Receive;
     let pinned = |done: &Done| done.polled.as_ref().and_then(|polled: &Polled| polled.pinned_bytes);
     DatapathMemory {
-        pinned_bytes: done.iter().filter(polled).map(pinned).sum(),
+        // Pages that are handed up are their pool's, and it does not tell.
+        pinned_bytes: done.iter().filter(polled).map(pinned).sum::<Option<u64>>().filter(|_| copies),
         dummy_queue_bytes: leftovers.dummies.first().map(|dummy| dummy.bytes_per_queue() as u64),
         table_bytes: leftovers.table.map(|table| table.bytes as u64),
         table_huge_bytes: leftovers.table.and_then(|table| table.huge_bytes).map(|bytes| bytes as u64),

@@ -127,7 +127,8 @@ impl<'a> Builder<'a> {
         for opened in &mut self.rx {
             let longest = opened.facts.longest;
             for (queue, worker) in opened.rx.drain(..).zip(&mut workers) {
-                let queue = decorated(queue, self.scenario, self.witness.as_ref(), &mut self.queues, longest)?;
+                let queue =
+                    decorated(queue, self.scenario, self.witness.as_ref(), &mut self.queues, longest)?;
                 let side = receiver(queue, receive.alloc.unwrap_or_default(), receive.mode, longest)?;
                 *worker = Some(match worker.take() {
                     Some(worker) => worker.receive(side),

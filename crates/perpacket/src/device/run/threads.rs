@@ -155,7 +155,8 @@ impl Lane {
     fn work(mut self, shared: &Shared) -> Done {
         let (begin, thread) = (clock::monotonic_ns(), clock::thread_cpu_ns());
         let mut waits = 0;
-        let polled = cpu::pin(self.cpu).map_err(anyhow::Error::from).and_then(|()| self.poll_all(shared, &mut waits));
+        let polled =
+            cpu::pin(self.cpu).map_err(anyhow::Error::from).and_then(|()| self.poll_all(shared, &mut waits));
         let (wall_ns, cpu_ns) = (clock::monotonic_ns() - begin, clock::thread_cpu_ns() - thread);
         if polled.is_err() {
             shared.stop.store(true, Ordering::Relaxed);
