@@ -338,7 +338,10 @@ fn what_cannot_be_is_refused_with_what_would_work() {
         (&["forward", "--lock", "none", "--tx", "dummy:1", "--threads", "2"], "--tx dummy:2"),
         (&["forward", "--route", "10.0.0.0/8=1"], "the only one is 0"),
         (&["forward", "--route", "10.0.0.1/8=0", "--address", "0=10.0.0.1/8"], "10.0.0.0/8"),
-        (&["forward", "--address", "0=fd00::1/64", "--route", "0.0.0.0/0=0,via 192.0.2.1"], "no address of this IP version"),
+        (
+            &["forward", "--address", "0=fd00::1/64", "--route", "0.0.0.0/0=0,via 192.0.2.1"],
+            "no address of this IP version",
+        ),
         (&["drop", "--route", "10.0.0.0/8=0"], "use forward"),
         (&["drop", "--address", "0=10.0.0.1/8"], "does not look at addresses"),
         (&["forward", "--port", "tap:a", "--prefixes", "5"], "use --route"),

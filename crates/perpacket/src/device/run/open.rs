@@ -225,7 +225,7 @@ fn af_xdp(name: &str, queue: Option<u32>, ground: &Ground<'_>, wanted: Use) -> R
     for (rx, tx) in device.queues {
         // A side that is not used goes, and its socket with it; the program stays with the other.
         if opened.rx.len() < wanted.receivers {
-            opened.rx.push(RxQueue::LandsIn(Box::new(rx), memory.pool()));
+            opened.rx.push(RxQueue::LandsIn(Box::new(rx), Box::new(memory.pool())));
         }
         if opened.tx.len() < wanted.senders {
             opened.tx.push(Box::new(tx));

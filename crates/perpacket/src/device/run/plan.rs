@@ -286,7 +286,7 @@ fn decorated(
         RxQueue::Lands(queue) if lends => {
             RxQueue::Lends(lend(Box::new(Lending::new(queue, page_pool(longest))))?)
         }
-        RxQueue::LandsIn(queue, pool) if lends => RxQueue::Lends(lend(Box::new(Lending::new(queue, pool)))?),
+        RxQueue::LandsIn(queue, pool) if lends => RxQueue::Lends(lend(Box::new(Lending::new(queue, *pool)))?),
         RxQueue::Lends(queue) => RxQueue::Lends(lend(queue)?),
         RxQueue::Lands(queue) => RxQueue::Lands(land(queue)?),
         RxQueue::LandsIn(queue, pool) => RxQueue::LandsIn(land(queue)?, pool),

@@ -111,7 +111,8 @@ pub(crate) fn run(
     let shared = &shared;
     thread::scope(|scope| {
         let mut threads = Vec::new();
-        let jobs = lanes.into_iter().map(Job::Lane).chain(consumers.into_iter().map(Job::Consumer));
+        let jobs =
+            lanes.into_iter().map(Box::new).map(Job::Lane).chain(consumers.into_iter().map(Job::Consumer));
         for (number, job) in jobs.enumerate() {
             let builder = thread::Builder::new().name(format!("datapath {number}"));
             let started = builder.spawn_scoped(scope, move || job.work(shared));
@@ -138,7 +139,7 @@ pub(crate) fn run(
 }
 
 enum Job {
-    Lane(Lane),
+    Lane(Box<Lane>),
     Consumer(Consumer),
 }
 
