@@ -139,7 +139,8 @@ fn summary() -> Summary {
 }
 
 fn datapath() -> Datapath {
-    let thread = DatapathThread { role: "receive".into(), cpu: Some(1), polls: Some(3), ..DatapathThread::default() };
+    let thread =
+        DatapathThread { role: "receive".into(), cpu: Some(1), polls: Some(3), ..DatapathThread::default() };
     let port = DatapathPort { direction: "rx".into(), device: "synthetic".into(), ..DatapathPort::default() };
     Datapath {
         wall_ns: 9_000,
