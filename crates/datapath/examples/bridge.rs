@@ -2,6 +2,8 @@
 //!
 //! For comparison with `dpdk-testpmd --forward-mode=io`. Prints what it passed on, and its ledger.
 
+#![allow(clippy::print_stdout, reason = "what it is for")]
+
 use std::time::{Duration, Instant};
 
 use datapath::device::{AfPacketRx, AfPacketTx, AfPacketTxSpec, AfXdp, AfXdpSpec, PacketMemory, Transmit};

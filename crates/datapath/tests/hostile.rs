@@ -1,6 +1,8 @@
 //! Wrong frames through whole workers: nothing panics, every packet is accounted for, and malformed ones under what is wrong
 //! with them.
 
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
 use std::sync::LazyLock;
 
 use datapath::queue::{Inlet, bounded};

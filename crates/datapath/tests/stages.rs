@@ -1,5 +1,7 @@
 //! Filter, UDP and steering.
 
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
 use std::collections::HashMap;
 
 use datapath::queue::bounded;

@@ -17,6 +17,7 @@ use pagefrag::Source;
 pub(crate) const DEADLINE: Duration = Duration::from_secs(10);
 
 /// The devices with rings.
+#[allow(clippy::enum_variant_names, reason = "that is how they are called")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     AfPacket,

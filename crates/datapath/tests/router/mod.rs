@@ -1,5 +1,6 @@
 //! A worker between devices in memory: frames go in, frames come out, and the account must close.
 #![allow(dead_code, reason = "each test file has its own copy")]
+#![allow(clippy::unwrap_used)]
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
