@@ -1,4 +1,5 @@
 //! What the router sends: to the far host, to who asked, and about packets that go no further, byte by byte.
+#![allow(clippy::unwrap_used)]
 
 use datapath::stage::forward::{Forward, IcmpLimit, Route, Towards};
 use datapath::wire::checksum::Sum;

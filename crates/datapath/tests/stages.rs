@@ -1,4 +1,5 @@
 //! Filter, UDP and steering.
+#![allow(clippy::unwrap_used)]
 
 use std::collections::HashMap;
 

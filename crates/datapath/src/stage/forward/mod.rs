@@ -56,7 +56,6 @@ use events::{Event, Events};
 use limit::TokenBucket;
 use neighbour::{Held, Neighbours, News, Rewrite, Side, ToDo};
 use routes::Routes;
-pub use routes::TableFacts;
 
 /// News that wait for a worker which does not look. What does not fit is asked for again.
 const NEWS_WAITING: usize = 256;
