@@ -1,4 +1,5 @@
 //! What the router sends: to the far host, to who asked, and about packets that go no further, byte by byte.
+#![allow(clippy::unwrap_used)]
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 

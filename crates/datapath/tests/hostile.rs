@@ -1,5 +1,6 @@
 //! Wrong frames through whole workers: nothing panics, every packet is accounted for, and malformed ones under what is wrong
 //! with them.
+#![allow(clippy::unwrap_used)]
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 

@@ -1,4 +1,5 @@
 //! Filter, UDP and steering.
+#![allow(clippy::unwrap_used)]
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 

@@ -74,7 +74,7 @@ impl Rig {
     pub(crate) fn with(build: impl FnOnce(Worker) -> Worker, head: Option<usize>) -> Self {
         let (rx, tx): ([Frames; 2], [Frames; 2]) = Default::default();
         let wire = |frames: &Frames| Box::new(Wire { frames: Arc::clone(frames), head, received: 0 });
-        let port = |frames: &Frames| Box::new(Port2(Arc::clone(frames)));
+        let port = |frames: &Frames| Box::new(Recorder(Arc::clone(frames)));
         let worker = Worker::new(wire(&rx[0])).receive(wire(&rx[1])).port(port(&tx[0])).port(port(&tx[1]));
         Self { worker: build(worker), now_ns: SECOND, rx, tx }
     }
@@ -173,9 +173,9 @@ pub(crate) fn packet(frame: &[u8], head: Option<usize>) -> PacketBuf {
     packet
 }
 
-struct Port2(Frames);
+struct Recorder(Frames);
 
-impl Transmit for Port2 {
+impl Transmit for Recorder {
     fn transmit(
         &mut self,
         packets: &mut Vec<PacketBuf>,
