@@ -1,8 +1,6 @@
 //! What the router sends: to the far host, to who asked, and about packets that go no further, byte by byte.
 #![allow(clippy::unwrap_used)]
 
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
-
 use datapath::stage::forward::{Forward, IcmpLimit, Route, Towards};
 use datapath::wire::checksum::Sum;
 use datapath::wire::ethernet::MacAddress;

@@ -2,8 +2,6 @@
 //! with them.
 #![allow(clippy::unwrap_used)]
 
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
-
 use std::sync::LazyLock;
 
 use datapath::queue::{Inlet, bounded};

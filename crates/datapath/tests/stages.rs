@@ -1,8 +1,6 @@
 //! Filter, UDP and steering.
 #![allow(clippy::unwrap_used)]
 
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
-
 use std::collections::HashMap;
 
 use datapath::queue::bounded;
