@@ -35,7 +35,8 @@ fn every_allocator_and_every_way_to_receive_loses_nothing() {
     let allocators =
         ["poll", "poll-dropped", "any-context", "any-context-mutex", "page-pool", "page-pool-frag", "system"];
     let run = |path, alloc, rx| {
-        let setting = ["--alloc", alloc, "--rx", rx, "--frame", "64,1518", "--time", "50ms", "--slice", "500"];
+        let setting =
+            ["--alloc", alloc, "--rx", rx, "--frame", "64,1518", "--time", "50ms", "--slice", "500"];
         let record = measured(&[&["path", path], &setting[..]].concat());
         assert_eq!(record.summary.unwrap().rows.len(), 2, "{path} {alloc} {rx}");
     };
@@ -73,7 +74,8 @@ fn a_comparison_of_allocators_has_a_row_for_each_size() {
 
 #[test]
 fn over_frame_sizes_the_crossover_is_told_or_that_there_is_none() {
-    let args = ["ab", "datapath:drop", "--vary", "rx=copy,page-pool", "--time", "300ms", "--slice", "1000", "-q"];
+    let args =
+        ["ab", "datapath:drop", "--vary", "rx=copy,page-pool", "--time", "300ms", "--slice", "1000", "-q"];
     let with = |frames| perpacket(&[&args[..], &["--frame", frames]].concat());
     let done = with("64,512,9000");
     assert!(matches!(done.code, Some(0 | 3)), "{done:?}");
@@ -96,7 +98,8 @@ fn threads_share_a_device_under_a_lock() {
     assert_eq!(settings["cpus"].split(',').count(), 2);
     let paths = ["path", "datapath:dummy", "datapath:forward", "datapath:udp", "--frame", "64"];
     for more in [&["--queues", "1"][..], &["--lock", "none"], &["--queues", "3"]] {
-        let paths = if more == ["--lock", "none"] || more[0] == "--queues" { &paths[..3] } else { &paths[..] };
+        let paths =
+            if more == ["--lock", "none"] || more[0] == "--queues" { &paths[..3] } else { &paths[..] };
         measured(&[paths, &time, more].concat());
     }
     measured(&[&paths[..], &time].concat());
@@ -108,7 +111,17 @@ fn a_recorded_scenario_repeats_the_run() {
     let file = scratch.file("scenario.toml");
     for args in [
         &["path", "datapath:forward", "--frame", "64,9000", "--time", "200ms", "--prefixes", "1000"][..],
-        &["ab", "datapath:dummy", "--vary", "queues=1,2", "--time", "200ms", "--rx", "copy-break:100", "--fixed"],
+        &[
+            "ab",
+            "datapath:dummy",
+            "--vary",
+            "queues=1,2",
+            "--time",
+            "200ms",
+            "--rx",
+            "copy-break:100",
+            "--fixed",
+        ],
         &["ab", "datapath:udp", "datapath:drop", "--time", "200ms", "--rx", "fragment", "--batch", "8"],
     ] {
         let first = measured(args);

@@ -1,8 +1,8 @@
 //! One file a command: from arguments to a scenario, and from there to the outcome.
 
 pub(crate) mod ab;
-pub(crate) mod datapath;
 pub(crate) mod alloc;
+pub(crate) mod datapath;
 pub(crate) mod doctor;
 pub(crate) mod generate;
 pub(crate) mod path;

@@ -173,9 +173,7 @@ fn driver<B: Buffers + 'static>(
         RxQueue::LandsIn(..) if rx == RxMode::Fragment => bail!(
             "rx = {rx}: this device writes each frame into a page of its own; use rx page-pool, copy-break or copy"
         ),
-        RxQueue::LandsIn(queue, pool) => {
-            Box::new(Paged::new(queue, pool, buffers, rx.handing(), longest))
-        }
+        RxQueue::LandsIn(queue, pool) => Box::new(Paged::new(queue, pool, buffers, rx.handing(), longest)),
     })
 }
 

@@ -68,9 +68,9 @@ impl Wire {
     pub(crate) fn queue(&self) -> Result<Synthetic> {
         let checked = self.frame().check()?;
         let frames = match &self.destinations {
-            Destinations::One(_) => {
-                Frames::Cycle((0..self.flows).map(|flow| empty_behind_the_head(&checked, flow).into()).collect())
-            }
+            Destinations::One(_) => Frames::Cycle(
+                (0..self.flows).map(|flow| empty_behind_the_head(&checked, flow).into()).collect(),
+            ),
             Destinations::List(addresses) => {
                 let mut maker = Maker::new(&checked, Arc::clone(addresses));
                 Frames::Made { l2_bytes: checked.l2_bytes(), make: Box::new(move |frame| maker.write(frame)) }

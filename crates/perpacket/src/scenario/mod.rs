@@ -3,9 +3,9 @@
 //! It is printed first, kept in the record, and `perpacket run` takes it back. Nothing that changes a figure is
 //! outside it, but for the machine.
 
+mod allocate;
 mod datapath;
 mod datapath_checks;
-mod allocate;
 mod generate;
 
 use std::collections::BTreeSet;
@@ -20,10 +20,10 @@ use traffic::BackendKind;
 use crate::cell::{Cell, Factor, PathName, Setting};
 use crate::words::nearest;
 
+pub(crate) use allocate::{Allocate, AllocateMeasurement, JOB as ALLOC};
 pub(crate) use datapath::{
     DATAPATH_JOB, Datapath, Devices, FramesOf, Network, Receiving, Running, StageName, Steering, UdpQueues,
 };
-pub(crate) use allocate::{Allocate, AllocateMeasurement, JOB as ALLOC};
 pub(crate) use generate::{Generate, JOB, Packets, Send, Target};
 
 /// The form of a scenario that this program writes and reads.
