@@ -22,6 +22,7 @@ impl Align {
     }
 
     /// As a number of bytes.
+    #[inline]
     pub const fn bytes(self) -> usize {
         self.bytes
     }

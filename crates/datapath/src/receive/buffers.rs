@@ -42,18 +42,18 @@ impl Poll {
 }
 
 impl Buffers for Poll {
-    #[inline]
+    #[inline(always)] // as all of them: a call that one has and another has not would be in their difference
     fn buffer(&mut self, data_bytes: usize) -> Result<PacketBuf, AllocError> {
         let frag = self.cache.alloc(buffer_bytes(data_bytes), Align::CACHE_LINE)?;
         Ok(PacketBuf::with_frag(frag, HEADROOM))
     }
 
-    #[inline]
+    #[inline(always)]
     fn give_back(&mut self, packet: PacketBuf) {
         self.cache.give_back_packet(packet);
     }
 
-    #[inline]
+    #[inline(always)]
     fn give_back_with(&mut self, packet: PacketBuf, pages: &mut PagePool) {
         self.cache.give_back_packet_and_pages(packet, pages);
     }
@@ -77,12 +77,12 @@ impl PollDropped {
 }
 
 impl Buffers for PollDropped {
-    #[inline]
+    #[inline(always)]
     fn buffer(&mut self, data_bytes: usize) -> Result<PacketBuf, AllocError> {
         self.poll.buffer(data_bytes)
     }
 
-    #[inline]
+    #[inline(always)]
     fn give_back(&mut self, packet: PacketBuf) {
         drop(packet);
     }
@@ -111,13 +111,13 @@ impl<G: Guard> AnyContext<G> {
 }
 
 impl<G: Guard + Send + Sync> Buffers for AnyContext<G> {
-    #[inline]
+    #[inline(always)]
     fn buffer(&mut self, data_bytes: usize) -> Result<PacketBuf, AllocError> {
         let frag = self.cache.alloc(buffer_bytes(data_bytes), Align::CACHE_LINE)?;
         Ok(PacketBuf::with_frag(frag, HEADROOM))
     }
 
-    #[inline]
+    #[inline(always)]
     fn give_back(&mut self, packet: PacketBuf) {
         drop(packet);
     }
@@ -142,7 +142,7 @@ impl Pool {
 }
 
 impl Buffers for Pool {
-    #[inline]
+    #[inline(always)]
     fn buffer(&mut self, data_bytes: usize) -> Result<PacketBuf, AllocError> {
         let page = if self.whole {
             self.pool.alloc()?
@@ -152,7 +152,7 @@ impl Buffers for Pool {
         Ok(PacketBuf::new(page, HEADROOM))
     }
 
-    #[inline]
+    #[inline(always)]
     fn give_back(&mut self, packet: PacketBuf) {
         self.pool.recycle_packet(packet);
     }

@@ -23,6 +23,7 @@ pub const HEADERS_BYTES: usize = 128;
 /// assert_eq!(pagefrag::buffer_bytes(64), 192 + 320);
 /// assert_eq!(pagefrag::buffer_bytes(1514), 1600 + 320);
 /// ```
+#[inline]
 pub const fn buffer_bytes(data_bytes: usize) -> usize {
     let Some(bytes) = data_bytes.checked_add(HEADROOM) else { return usize::MAX };
     let Some(bytes) = bytes.checked_next_multiple_of(Align::CACHE_LINE.bytes()) else { return usize::MAX };

@@ -38,6 +38,9 @@ const PAIRS_A_BLOCK: u32 = 250;
 /// Blocks that the time is to be enough for where something is made anew: the interval needs six at the first of five
 /// looks.
 const BLOCKS: u32 = 36;
+/// The same in user space, where making everything anew takes a millisecond, and most of what differs between two slices differs
+/// between two places in memory.
+const BLOCKS_IN_USER_SPACE: u32 = 120;
 /// The fewest blocks that tell what differs between layouts from what differs between variants.
 const BLOCKS_LEAST: usize = 6;
 /// The fewest pairs of a block.
@@ -148,6 +151,11 @@ impl<'a> Pairs<'a> {
         self.evidence.deferred_ns()
     }
 
+    /// Blocks that the whole time is cut into.
+    fn blocks(&self) -> u32 {
+        if self.cells[0].path.is_datapath() { BLOCKS_IN_USER_SPACE } else { BLOCKS }
+    }
+
     fn build(&self, session: &mut Session<'_>) -> Result<Stage> {
         Stage::build(self.makeup, &self.cells, self.compare, session)
     }
@@ -185,6 +193,8 @@ impl<'a> Pairs<'a> {
         }
         let (rounds, slices) = match (self.makeup, self.scenario.measurement.clock) {
             (_, Clock::Machine) => (1, 2),
+            // Three times as many blocks, so a third for each.
+            (Makeup::Rebuilt, _) if self.cells[0].path.is_datapath() => (1, 1),
             (Makeup::Rebuilt, _) => (1, CALIBRATION.1),
             _ => CALIBRATION,
         };
@@ -220,8 +230,9 @@ impl<'a> Pairs<'a> {
         }
         let mut slices = Vec::new();
         let steal = environment::steal_ticks();
-        let time =
-            Deadline::after(Duration::from_secs_f64(self.scenario.measurement.time_s / f64::from(BLOCKS)));
+        let time = Deadline::after(Duration::from_secs_f64(
+            self.scenario.measurement.time_s / f64::from(self.blocks()),
+        ));
         for done in 0.. {
             let full = match self.compare.reload_pairs {
                 Some(pairs) => done >= pairs,
