@@ -3,7 +3,7 @@
 //!
 //! `forward_rate [PREFIXES] [ROUNDS]`: the best and the middle of short rounds, since other programs take time from long ones.
 
-#![allow(clippy::print_stdout, reason = "what it is for")]
+#![allow(clippy::print_stdout, reason = "that is what it is for")]
 
 use std::time::Instant;
 
