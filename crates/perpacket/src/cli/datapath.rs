@@ -85,7 +85,7 @@ pub(crate) struct FrameArgs {
 #[command(next_help_heading = "Receiving")]
 pub(crate) struct ReceiveArgs {
     /// copy, copy-break or copy-break:BYTES (longer ones stay in their page, but for the headers), page-pool
-    /// (all stay in it), fragment (several share one) [default: copy-break:256 where the device can, else copy]
+    /// (all stay in it), fragment (several share one) [default: copy; from af-xdp copy-break:256]
     #[arg(long, value_name = "MODE")]
     pub(crate) receive: Option<String>,
     /// What is copied goes to memory of: poll, poll-dropped, any-context, any-context-mutex, page-pool,

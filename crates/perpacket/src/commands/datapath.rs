@@ -106,7 +106,7 @@ fn receiving(args: &ReceiveArgs, devices: &Devices, fault: Option<FaultWord>) ->
     let duplicates = fault.is_some_and(|fault| fault.duplicate_ppm > 0);
     let mode = match &args.receive {
         Some(text) => named("--receive", text)?,
-        None if !duplicates && devices.receiving().into_iter().all(device::lands) => RxMode::default(),
+        None if !duplicates && devices.receiving().into_iter().all(is_page_device) => RxMode::default(),
         None => RxMode::Copy,
     };
     let alloc = match &args.alloc {
@@ -183,4 +183,9 @@ fn one<T: FromStr<Err = anyhow::Error>>(flag: &'static str, text: &str) -> Resul
 
 fn all<T: FromStr<Err = anyhow::Error>>(flag: &'static str, texts: &[String]) -> Result<Vec<T>> {
     texts.iter().map(|text| one(flag, text)).collect()
+}
+
+/// Whether frames come in pages of ours anyway, so that only short ones are worth copying.
+fn is_page_device(word: &DeviceWord) -> bool {
+    matches!(word, DeviceWord::AfXdp { .. })
 }

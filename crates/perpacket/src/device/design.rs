@@ -4,7 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use anyhow::{Result, bail};
-use datapath::device::{Land, Lend, TxLock};
+use datapath::device::{Land, Lend, Synthetic, TxLock};
 use datapath::receive::{
     AnyContext, Buffers, Copying, Handing, Paged, Poll, PollDropped, Pool, Receive, System,
 };
@@ -135,6 +135,16 @@ pub(crate) enum RxQueue {
     Lands(Box<dyn Land>),
     /// The same, into pages of this pool only.
     LandsIn(Box<dyn Land>, Box<PagePool>),
+}
+
+impl RxQueue {
+    /// A synthetic queue as this mode takes it: what is copied whole is copied from the wire's own memory.
+    pub(crate) fn synthetic(queue: Synthetic, rx: RxMode) -> Self {
+        match rx {
+            RxMode::Copy => Self::Lends(Box::new(queue)),
+            _ => Self::Lands(Box::new(queue)),
+        }
+    }
 }
 
 /// The driver of a receiving queue, with memory of its own. `longest`: bytes of the longest frame, without FCS.

@@ -82,7 +82,7 @@ impl Lane {
     fn receiving(cell: &Cell, destinations: Destinations) -> Result<Self> {
         let setting = &cell.setting;
         let wire = Wire { frame_bytes: cell.frame_bytes, flows: setting.flows, destinations };
-        let frames = RxQueue::Lands(Box::new(wire.queue()?));
+        let frames = RxQueue::synthetic(wire.queue()?, setting.rx);
         let worker = Worker::new(receiver(frames, setting.alloc, setting.rx, wire.l2_bytes())?);
         Ok(Self { worker, inlets: Vec::new(), read: 0, budget: setting.batch.into() })
     }

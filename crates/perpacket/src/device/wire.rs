@@ -69,7 +69,9 @@ impl Wire {
         let checked = self.frame().check()?;
         let frames = match &self.destinations {
             Destinations::One(_) => Frames::Cycle(
-                (0..self.flows).map(|flow| empty_behind_the_head(&checked, flow).into()).collect(),
+                (0..self.copies())
+                    .map(|frame| empty_behind_the_head(&checked, frame % self.flows).into())
+                    .collect(),
             ),
             Destinations::List(addresses) => {
                 let mut maker = Maker::new(&checked, Arc::clone(addresses));
@@ -77,6 +79,11 @@ impl Wire {
             }
         };
         Ok(Synthetic::new(frames, RING_ENTRIES)?)
+    }
+
+    /// Frames in memory of their own, the flows in turn: as many as a ring has, so that copying reads what is not at hand.
+    fn copies(&self) -> u16 {
+        self.flows.saturating_mul((RING_ENTRIES as u16).div_ceil(self.flows).max(1))
     }
 
     fn frame(&self) -> UdpFrame {

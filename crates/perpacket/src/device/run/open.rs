@@ -16,7 +16,7 @@ use measure::record::Warning;
 use super::pcap::{CaptureQueue, CaptureSink};
 use super::template::Template;
 use crate::device::wire::PORT_MAC;
-use crate::device::{Destinations, DeviceWord, RxQueue, Wire};
+use crate::device::{Destinations, DeviceWord, RxMode, RxQueue, Wire};
 use crate::scenario::Datapath;
 
 /// Bytes of an Ethernet header with a VLAN tag.
@@ -125,12 +125,12 @@ impl FrameSource {
         }
     }
 
-    fn queue(&self, thread: usize) -> Result<RxQueue> {
+    fn queue(&self, thread: usize, rx: RxMode) -> Result<RxQueue> {
         let queue = match self {
             Self::Wire(wire) => wire.queue()?,
             Self::Template(template) => template.queue(thread)?,
         };
-        Ok(RxQueue::Lands(Box::new(queue)))
+        Ok(RxQueue::synthetic(queue, rx))
     }
 }
 
@@ -141,7 +141,7 @@ impl FrameSource {
 pub(super) fn open(word: &DeviceWord, ground: &Ground<'_>, wanted: Use) -> Result<Opened> {
     let scenario = ground.scenario;
     let opened = match word {
-        DeviceWord::Synthetic => synthetic(ground.frames.as_ref(), wanted),
+        DeviceWord::Synthetic => synthetic(ground.frames.as_ref(), scenario.receive.mode, wanted),
         DeviceWord::Dummy { queues } => dummy(*queues, scenario, wanted),
         DeviceWord::Pcap(path) => pcap(path, scenario, wanted),
         DeviceWord::AfPacket(name) => af_packet(name, scenario, wanted),
@@ -151,11 +151,11 @@ pub(super) fn open(word: &DeviceWord, ground: &Ground<'_>, wanted: Use) -> Resul
     opened.with_context(|| format!("open {word}"))
 }
 
-fn synthetic(frames: Option<&FrameSource>, wanted: Use) -> Result<Opened> {
+fn synthetic(frames: Option<&FrameSource>, rx: RxMode, wanted: Use) -> Result<Opened> {
     let frames = frames.context("no frames are described")?;
     let mac = Some(MacAddress(PORT_MAC));
     let mut opened = Opened::new(Facts { mac, mtu_bytes: MTU_BYTES, longest: frames.longest() });
-    opened.rx = (0..wanted.receivers).map(|thread| frames.queue(thread)).collect::<Result<_>>()?;
+    opened.rx = (0..wanted.receivers).map(|thread| frames.queue(thread, rx)).collect::<Result<_>>()?;
     Ok(opened)
 }
 
