@@ -4,14 +4,16 @@
 //! says how much time passes between them.
 #![no_main]
 
+use std::sync::LazyLock;
+
 use datapath::device::{Dummy, Frames, Synthetic, TxLock};
 use datapath::queue::bounded;
 use datapath::receive::{Copying, Poll};
+use datapath::stage::PortAddress;
 use datapath::stage::filter::{Action, Filter};
-use datapath::stage::forward::{Forward, ForwardConfig, Port, Route, StaticNeighbour, Towards};
+use datapath::stage::forward::{ForwardConfig, Port, Route, Router, StaticNeighbour, Towards};
 use datapath::stage::steer::{Spread, Steer, Way};
 use datapath::stage::udp::{Udp, Unclaimed};
-use datapath::stage::PortAddress;
 use datapath::steering::{FlowLimit, Indirection, Key, Toeplitz};
 use datapath::wire::ethernet::MacAddress;
 use datapath::{Reason, Worker};
@@ -58,15 +60,35 @@ fn worker(frames: &[Box<[u8]>]) -> Worker {
     let queue = Box::new(queue.with_count(frames.len() as u64));
     let dummy = Dummy::new(2, TxLock::None);
     let port = |index| Box::new(dummy.queue(index).expect("its only user"));
-    Worker::new(Box::new(Copying::new(queue, Poll::new(Source::default().share())))).port(port(0)).port(port(1))
+    Worker::new(Box::new(Copying::new(queue, Poll::new(Source::default().share()))))
+        .port(port(0))
+        .port(port(1))
 }
 
 /// As the frames of the seeds have it: 10.0.1.1 and 2001:db8:1::1 before 10.0.2.0/24 and 2001:db8:2::/64.
 fn router(frames: &[Box<[u8]>]) -> Worker {
-    let own = |address: &str, prefix_bits| PortAddress { address: address.parse().expect("an address"), prefix_bits };
+    // Its tables are large; they are made once.
+    static ROUTER: LazyLock<Router> =
+        LazyLock::new(|| Router::new(&config()).expect("a right configuration"));
+    let forward = ROUTER.workers(1).pop().expect("one");
+    let rules = ["drop from 10.0.1.77 dport 1-99", "drop to 2001:db8:2::3", "drop proto 132"];
+    let rules = rules.map(|text| text.parse().expect("a rule")).to_vec();
+    let (outlet, _) = bounded(2, Reason::SocketFull);
+    worker(frames)
+        .outlet(outlet)
+        .stage(Filter::new(rules, Action::Accept))
+        .stage(Udp::new([(9, 0)]).with_unclaimed(Unclaimed::Pass))
+        .stage(forward)
+}
+
+fn config() -> ForwardConfig {
+    let own = |address: &str, prefix_bits| PortAddress {
+        address: address.parse().expect("an address"),
+        prefix_bits,
+    };
     let port = |last, addresses| Port { mac: MacAddress([2, 0, 0, 0, 0, last]), mtu_bytes: 1300, addresses };
     let gateway = "10.0.2.2".parse().expect("an address");
-    let config = ForwardConfig {
+    ForwardConfig {
         ports: vec![
             port(1, vec![own("10.0.1.1", 24), own("2001:db8:1::1", 64)]),
             port(0x11, vec![own("10.0.2.1", 24), own("2001:db8:2::1", 64)]),
@@ -76,17 +98,13 @@ fn router(frames: &[Box<[u8]>]) -> Worker {
             prefix_bits: 12,
             towards: Towards::Gateway { address: gateway, port: None },
         }],
-        neighbours: vec![StaticNeighbour { address: gateway, port: None, mac: MacAddress([2, 0, 0, 0, 0, 0x12]) }],
+        neighbours: vec![StaticNeighbour {
+            address: gateway,
+            port: None,
+            mac: MacAddress([2, 0, 0, 0, 0, 0x12]),
+        }],
         ..ForwardConfig::default()
-    };
-    let rules = ["drop from 10.0.1.77 dport 1-99", "drop to 2001:db8:2::3", "drop proto 132"];
-    let rules = rules.map(|text| text.parse().expect("a rule")).to_vec();
-    let (outlet, _) = bounded(2, Reason::SocketFull);
-    worker(frames)
-        .outlet(outlet)
-        .stage(Filter::new(rules, Action::Accept))
-        .stage(Udp::new([(9, 0)]).with_unclaimed(Unclaimed::Pass))
-        .stage(Forward::new(&config).expect("a right configuration"))
+    }
 }
 
 fn steering(frames: &[Box<[u8]>]) -> Worker {
@@ -94,5 +112,8 @@ fn steering(frames: &[Box<[u8]>]) -> Worker {
     let spread = Spread::Device(Indirection::even(8, 2).expect("a power of two"));
     let ways = vec![Way::Own, Way::Queue(0, outlet.clone())];
     let steer = Steer::new(Toeplitz::new(&Key::MICROSOFT), spread, ways).expect("both are there");
-    worker(frames).outlet(outlet).stage(steer.with_flow_limit(&FlowLimit::default())).stage(Udp::new([(9, 0)]))
+    worker(frames)
+        .outlet(outlet)
+        .stage(steer.with_flow_limit(&FlowLimit::default()))
+        .stage(Udp::new([(9, 0)]))
 }

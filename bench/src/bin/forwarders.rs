@@ -290,7 +290,9 @@ fn render(args: &Args, forwarders: &[Forwarder], rates: &[Vec<f64>]) -> (String,
     let mut met = true;
     for (own, own_rates) in forwarders.iter().zip(rates) {
         for other in own.against {
-            let Some(place) = forwarders.iter().position(|forwarder| forwarder.name == *other) else { continue };
+            let Some(place) = forwarders.iter().position(|forwarder| forwarder.name == *other) else {
+                continue;
+            };
             let ratios: Vec<f64> = own_rates.iter().zip(&rates[place]).map(|(a, b)| a / b).collect();
             let Some(found) = cluster_median(&ratios, &vec![0; ratios.len()], CONFIDENCE) else {
                 met = false;

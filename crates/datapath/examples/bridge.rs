@@ -2,6 +2,8 @@
 //!
 //! For comparison with `dpdk-testpmd --forward-mode=io`. Prints what it passed on, and its ledger.
 
+#![allow(clippy::print_stdout, reason = "what it is for")]
+
 use std::time::{Duration, Instant};
 
 use datapath::device::{AfPacketRx, AfPacketTx, AfPacketTxSpec, AfXdp, AfXdpSpec, PacketMemory, Transmit};
@@ -31,7 +33,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     }
     let (Some(second), Some(first)) = (ports.pop(), ports.pop()) else { return Ok(()) };
     let mut worker = Worker::new(first.0).receive(second.0).stage(Cross).port(first.1).port(second.1);
-    let (end, start_ns) = (Instant::now() + Duration::from_secs_f64(seconds.parse()?), linux::clock::thread_cpu_ns());
+    let (end, start_ns) =
+        (Instant::now() + Duration::from_secs_f64(seconds.parse()?), linux::clock::thread_cpu_ns());
     let mut busy = 0_u64;
     while Instant::now() < end {
         for _ in 0..1000 {
@@ -43,7 +46,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         worker.settle()?;
     }
     let ledger = worker.ledger();
-    println!("transmitted {} in {} ms of CPU, {busy} polls with frames", ledger.transmitted, cpu_ns / 1_000_000);
+    println!(
+        "transmitted {} in {} ms of CPU, {busy} polls with frames",
+        ledger.transmitted,
+        cpu_ns / 1_000_000
+    );
     println!("{ledger:?}");
     Ok(())
 }

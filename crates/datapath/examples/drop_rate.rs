@@ -1,5 +1,7 @@
 //! What a loop costs that receives by copy from a synthetic device and drops at once.
 
+#![allow(clippy::print_stdout, reason = "what it is for")]
+
 use datapath::device::{Frames, Synthetic};
 use datapath::receive::{AnyContext, Buffers, Copying, Poll, Pool, System};
 use datapath::stage::EarlyDrop;

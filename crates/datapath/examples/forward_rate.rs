@@ -3,6 +3,8 @@
 //!
 //! `forward_rate [PREFIXES] [ROUNDS]`: the best and the middle of short rounds, since other programs take time from long ones.
 
+#![allow(clippy::print_stdout, reason = "that is what it is for")]
+
 use std::time::Instant;
 
 use datapath::device::{Dummy, Frames, Synthetic, TxLock};
@@ -21,7 +23,9 @@ const POLLS: usize = 1_000;
 const OWN: MacAddress = MacAddress([2, 0, 0, 0, 0, 1]);
 
 fn main() {
-    let argument = |at: usize, usual: usize| std::env::args().nth(at).map_or(usual, |text| text.parse().expect("a number"));
+    let argument = |at: usize, usual: usize| {
+        std::env::args().nth(at).map_or(usual, |text| text.parse().expect("a number"))
+    };
     let (prefixes, rounds) = (argument(1, 1_000_000), argument(2, 500));
     let routes = synthetic::ipv4(prefixes, NEXT_HOPS, 1);
     let mut numbers = Numbers::new(2);
@@ -35,9 +39,10 @@ fn main() {
 
     let dummy = Dummy::new(1, TxLock::Queue);
     let queue = Synthetic::new(frames(destinations), 0).expect("there is a frame");
-    let mut worker = Worker::new(Box::new(Copying::new(Box::new(queue), Poll::new(Source::default().share()))))
-        .stage(forward)
-        .port(Box::new(dummy.queue(0).expect("there is one")));
+    let mut worker =
+        Worker::new(Box::new(Copying::new(Box::new(queue), Poll::new(Source::default().share()))))
+            .stage(forward)
+            .port(Box::new(dummy.queue(0).expect("there is one")));
     let mut round = || {
         let start = Instant::now();
         for _ in 0..POLLS {
@@ -78,12 +83,14 @@ fn config(routes: &datapath::table::Routes<u32>) -> ForwardConfig {
 /// 64 bytes with the check sequence: UDP with 18 bytes, one destination after the other.
 fn frames(destinations: Vec<u32>) -> Frames {
     let mut template = [0; 60];
-    let link = ethernet::Header { destination: OWN, source: MacAddress([2, 0, 0, 0, 0, 2]), ether_type: 0x0800 };
+    let link =
+        ethernet::Header { destination: OWN, source: MacAddress([2, 0, 0, 0, 0, 2]), ether_type: 0x0800 };
     link.write(&mut template).expect("there is room");
     let header = ipv4::Header { protocol: protocol::UDP, source: 0x0a00_0102, ..ipv4::Header::default() };
     header.write(&mut template[14..], 26).expect("there is room");
     let addresses = Addresses::V4 { source: header.source, destination: 0 };
-    udp::write_header(&mut template[34..], Ports { source: 9, destination: 9 }, &addresses).expect("there is room");
+    udp::write_header(&mut template[34..], Ports { source: 9, destination: 9 }, &addresses)
+        .expect("there is room");
     let checksum = u16::from_be_bytes([template[24], template[25]]);
     let mut next = 0;
     let make = move |frame: &mut [u8]| {

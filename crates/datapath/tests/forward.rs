@@ -1,4 +1,5 @@
 //! What the router sends: to the far host, to who asked, and about packets that go no further, byte by byte.
+#![allow(clippy::unwrap_used)]
 
 use datapath::stage::forward::{Forward, IcmpLimit, Route, Towards};
 use datapath::wire::checksum::Sum;
@@ -67,7 +68,8 @@ fn a_packet_leaves_with_new_link_addresses_and_one_hop_less() {
 fn padding_options_fragments_and_pieces_go_along() {
     let padded = [kernel_frame("v4-udp"), vec![0x77; 20]].concat();
     // Four bytes of no-operation options; later fragments have no ports.
-    let mut options = from_hex("020000000001 020000000002 0800 46000020 0001 0000 40 11 0000 0a000102 0a000202 01010101");
+    let mut options =
+        from_hex("020000000001 020000000002 0800 46000020 0001 0000 40 11 0000 0a000102 0a000202 01010101");
     options.extend(from_hex("9c40 0009 000c 0000 01020304"));
     options[L3 + 3] = 36;
     repair_ipv4(&mut options);
@@ -115,7 +117,11 @@ fn time_exceeded_is_what_the_kernel_sends() {
                 let left = rig.feed(0, &kernel_frame(&format!("{version}-udp-{size}")));
                 let wanted = kernel_frame(&format!("{version}-exceeded-{size}"));
                 assert_eq!(left.len(), 1);
-                assert_eq!((left[0].0, comparable(left[0].1.clone())), (0, comparable(wanted)), "{version} {size}");
+                assert_eq!(
+                    (left[0].0, comparable(left[0].1.clone())),
+                    (0, comparable(wanted)),
+                    "{version} {size}"
+                );
                 assert_eq!(rig.event("sent: time exceeded"), 1);
                 assert_eq!(rig.ledger().drops.total(), 0, "what was answered is no loss");
             }
@@ -310,7 +316,9 @@ fn neighbour_discovery_asks_likewise() {
 
 #[test]
 fn a_neighbour_that_does_not_answer_is_unreachable() {
-    for (frame, wanted) in [(kernel_frame("v4-udp"), (3, 1, [0; 4])), (kernel_frame("v6-udp"), (1, 3, [0; 4]))] {
+    for (frame, wanted) in
+        [(kernel_frame("v4-udp"), (3, 1, [0; 4])), (kernel_frame("v6-udp"), (1, 3, [0; 4]))]
+    {
         let mut rig = asking();
         let questions = [rig.feed(0, &frame), rig.wait(SECOND), rig.wait(SECOND)];
         assert!(questions.iter().all(|left| left.len() == 1 && left[0] == questions[0][0]), "{questions:?}");
@@ -366,7 +374,10 @@ fn errors_are_limited_and_what_is_not_answered_is_a_loss() {
 
 #[test]
 fn no_error_about_errors_fragments_and_groups() {
-    let error = changed("v4-no-port", &[(8, 1), (16, 10), (17, 0), (18, 2), (19, 2), (12, 10), (13, 0), (14, 1), (15, 2)]);
+    let error = changed(
+        "v4-no-port",
+        &[(8, 1), (16, 10), (17, 0), (18, 2), (19, 2), (12, 10), (13, 0), (14, 1), (15, 2)],
+    );
     let mut error = error;
     error[..6].copy_from_slice(&ROUTER.0);
     let fragment = changed("v4-udp-short", &[(6, 0), (7, 9)]);
@@ -388,7 +399,8 @@ fn no_error_about_errors_fragments_and_groups() {
 #[test]
 fn what_a_router_does_not_forward() {
     let v4_to = |to: [u8; 4]| changed("v4-udp", &[(16, to[0]), (17, to[1]), (18, to[2]), (19, to[3])]);
-    let v4_from = |from: [u8; 4]| changed("v4-udp", &[(12, from[0]), (13, from[1]), (14, from[2]), (15, from[3])]);
+    let v4_from =
+        |from: [u8; 4]| changed("v4-udp", &[(12, from[0]), (13, from[1]), (14, from[2]), (15, from[3])]);
     let v6_to = |first: [u8; 2]| changed("v6-udp", &[(24, first[0]), (25, first[1])]);
     let v6_from = |first: [u8; 2]| changed("v6-udp", &[(8, first[0]), (9, first[1])]);
     let loopback_v6 = {

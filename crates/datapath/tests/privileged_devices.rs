@@ -11,8 +11,8 @@ use std::time::Instant;
 
 use common::{DEADLINE, Kind, forward, frame, in_pair, open, until};
 use datapath::device::{
-    AfPacketRx, AfXdp, AfXdpSpec, DeviceError, FaultSpec, FaultyLand, Lend,
-    Lending, PacketMemory, Transmit, open_tap,
+    AfPacketRx, AfXdp, AfXdpSpec, DeviceError, FaultSpec, FaultyLand, Lend, Lending, PacketMemory, Transmit,
+    open_tap,
 };
 use datapath::receive::{Handing, Paged, Poll, Receive};
 use datapath::stage::EarlyDrop;
@@ -83,7 +83,11 @@ fn packets_leave_byte_for_byte() {
             assert_eq!(done.len(), sent.len(), "{kind:?}");
             let bytes: usize = sent.iter().map(Vec::len).sum();
             let totals = port.tx.totals();
-            assert_eq!((totals.packets, totals.l2_bytes, totals.too_long), (300, bytes as u64, 0), "{kind:?}");
+            assert_eq!(
+                (totals.packets, totals.l2_bytes, totals.too_long),
+                (300, bytes as u64, 0),
+                "{kind:?}"
+            );
         });
     }
 }
@@ -104,7 +108,11 @@ fn a_packet_that_is_too_long_is_counted_and_not_sent() {
                 port.tx.held() == 0
             });
             let totals = port.tx.totals();
-            assert_eq!((done.len(), packets.len(), totals.packets, totals.too_long), (3, 0, 2, 1), "{kind:?}");
+            assert_eq!(
+                (done.len(), packets.len(), totals.packets, totals.too_long),
+                (3, 0, 2, 1),
+                "{kind:?}"
+            );
         });
     }
 }
@@ -214,9 +222,8 @@ fn a_packet_of_the_same_memory_is_sent_where_it_lies() {
     privileged!("a_packet_of_the_same_memory_is_sent_where_it_lies");
     in_pair(|pair| {
         let memory = PacketMemory::new(AfXdpSpec::new(0).pages() * 2).unwrap();
-        let [(rx, _tx), (_rx, mut tx)] = [pair.near, pair.other_near].map(|ifindex| {
-            AfXdp::open(&memory, &AfXdpSpec::new(ifindex)).unwrap().queues.pop().unwrap()
-        });
+        let [(rx, _tx), (_rx, mut tx)] = [pair.near, pair.other_near]
+            .map(|ifindex| AfXdp::open(&memory, &AfXdpSpec::new(ifindex)).unwrap().queues.pop().unwrap());
         let far = PacketSocket::open(pair.other_far, PROTOCOL_ALL).unwrap();
         let mut rx = Paged::new(
             Box::new(rx),
@@ -361,7 +368,8 @@ fn ping_passes_through_two_devices() {
     privileged!("ping_passes_through_two_devices");
     for kind in Kind::ALL {
         let round_trip = between_hosts(kind, |hosts| {
-            let output = hosts.left.run(|| run("ping", &["-n", "-c", "5", "-i", "0.01", "-W", "5", "10.9.0.2"]));
+            let output =
+                hosts.left.run(|| run("ping", &["-n", "-c", "5", "-i", "0.01", "-W", "5", "10.9.0.2"]));
             output.unwrap()
         });
         assert!(round_trip.contains("5 received"), "{kind:?}: {round_trip}");
@@ -376,7 +384,10 @@ fn a_tcp_stream_passes_through_two_devices() {
     for kind in Kind::ALL {
         between_hosts(kind, |hosts| {
             for host in [&hosts.left, &hosts.right] {
-                assert!(host.run(|| EthtoolSocket::open().unwrap().tso("eth").unwrap()).unwrap() || kind != Kind::AfPacket);
+                assert!(
+                    host.run(|| EthtoolSocket::open().unwrap().tso("eth").unwrap()).unwrap()
+                        || kind != Kind::AfPacket
+                );
             }
             std::thread::scope(|scope| {
                 let (ready, is_ready) = std::sync::mpsc::channel();

@@ -1,4 +1,5 @@
 //! Filter, UDP and steering.
+#![allow(clippy::unwrap_used)]
 
 use std::collections::HashMap;
 
@@ -47,7 +48,10 @@ fn the_first_rule_that_matches_decides() {
         (&["drop proto udp"], [DROPPED, DROPPED, Verdict::Pass, Verdict::Pass]),
         (&["drop dport 7-8"], [Verdict::Pass, Verdict::Pass, DROPPED, Verdict::Pass]),
         (&["drop sport 40000"], [DROPPED, DROPPED, Verdict::Pass, Verdict::Pass]),
-        (&["accept proto tcp", "drop from 10.0.0.0/8", "drop proto icmpv6"], [DROPPED, Verdict::Pass, Verdict::Pass, DROPPED]),
+        (
+            &["accept proto tcp", "drop from 10.0.0.0/8", "drop proto icmpv6"],
+            [DROPPED, Verdict::Pass, Verdict::Pass, DROPPED],
+        ),
     ] {
         let mut filter = Filter::new(rules(texts), Action::Accept);
         let verdicts = [0, 1, 2, 3].map(|at| verdict(&mut filter, &frames[at]));
@@ -67,7 +71,10 @@ fn fragments_without_ports_match_no_port() {
     let mut fragment = kernel_frame("v4-udp");
     fragment[L3 + 7] = 1;
     repair_ipv4(&mut fragment);
-    assert_eq!(verdict(&mut Filter::new(rules(&["drop dport 0-65535"]), Action::Accept), &fragment), Verdict::Pass);
+    assert_eq!(
+        verdict(&mut Filter::new(rules(&["drop dport 0-65535"]), Action::Accept), &fragment),
+        Verdict::Pass
+    );
     let by_protocol = verdict(&mut Filter::new(rules(&["drop proto udp"]), Action::Accept), &fragment);
     assert_eq!(by_protocol, Verdict::Drop(Reason::Filter));
 }
@@ -80,11 +87,16 @@ fn texts_that_are_no_rules() {
         ("drop from", "rule: from is followed by ''; it takes an address, or a network as 10.0.0.0/8"),
         ("drop dport 70000", "rule: dport is followed by '70000'; it takes a port, or two as 5000-5999"),
         ("drop dport 9-8", "rule: dport is followed by '9-8'; it takes the lower port first"),
-        ("drop proto ospf", "rule: proto is followed by 'ospf'; it takes tcp, udp, icmp, icmpv6, or a number to 255"),
+        (
+            "drop proto ospf",
+            "rule: proto is followed by 'ospf'; it takes tcp, udp, icmp, icmpv6, or a number to 255",
+        ),
     ] {
         assert_eq!(text.parse::<Rule>().unwrap_err().to_string(), wanted);
     }
-    assert!("drop from 10.0.0.1/8".parse::<Rule>().unwrap_err().to_string().contains("did you mean 10.0.0.0/8"));
+    assert!(
+        "drop from 10.0.0.1/8".parse::<Rule>().unwrap_err().to_string().contains("did you mean 10.0.0.0/8")
+    );
 }
 
 #[test]
@@ -105,7 +117,10 @@ fn what_udp_refuses_and_lets_pass() {
     assert_eq!(verdict(&mut stage().with_unclaimed(Unclaimed::Pass), &kernel_frame("v4-udp")), Verdict::Pass);
     assert_eq!(verdict(&mut stage(), &kernel_frame("v4-tcp-syn")), Verdict::Pass);
     let elsewhere = vec!["10.9.9.9".parse().unwrap()];
-    assert_eq!(verdict(&mut Udp::new([(9, 0)]).with_addresses(elsewhere), &kernel_frame("v4-udp")), Verdict::Pass);
+    assert_eq!(
+        verdict(&mut Udp::new([(9, 0)]).with_addresses(elsewhere), &kernel_frame("v4-udp")),
+        Verdict::Pass
+    );
 
     let mut wrong = kernel_frame("v4-udp");
     wrong[L3 + 30] ^= 1;
@@ -163,7 +178,8 @@ fn of_flow(flow: u16, number: u32) -> Vec<u8> {
     header.write(&mut frame[L3..], 12).unwrap();
     frame[L3 + 28..].copy_from_slice(&number.to_be_bytes());
     let addresses = Addresses::V4 { source: header.source, destination: header.destination };
-    udp::write_header(&mut frame[L3 + 20..], Ports { source: 1000 + flow, destination: 9 }, &addresses).unwrap();
+    udp::write_header(&mut frame[L3 + 20..], Ports { source: 1000 + flow, destination: 9 }, &addresses)
+        .unwrap();
     frame
 }
 
@@ -278,8 +294,12 @@ fn own_flows_and_what_is_not_ip_stay_here() {
     assert!((16..=48).contains(&here) || inlet.len() == 8, "{here}");
     let ledger = rig.ledger();
     assert_eq!(ledger.transmitted + ledger.delivered + ledger.drops.of(Reason::BacklogFull), 65);
-    let way = Steer::new(toeplitz(), Spread::Cpus(CpuMap::new(vec![3]).unwrap()), vec![Way::Own]).unwrap_err();
-    assert_eq!(way.to_string(), "steering: flows are to go to worker 3, and there are 1 (from 0): name others");
+    let way =
+        Steer::new(toeplitz(), Spread::Cpus(CpuMap::new(vec![3]).unwrap()), vec![Way::Own]).unwrap_err();
+    assert_eq!(
+        way.to_string(),
+        "steering: flows are to go to worker 3, and there are 1 (from 0): name others"
+    );
 }
 
 /// A backlog keeps the port that its packets came in by.
@@ -291,7 +311,9 @@ fn a_steered_packet_is_forwarded_by_the_other_worker() {
     outlet.push(packet(&frame, None)).unwrap();
     let config = ForwardConfig { ..known_config() };
     let mut rig = Rig::with(
-        |worker| worker.receive_at(1, Box::new(inlet) as Box<dyn Receive>).stage(Forward::new(&config).unwrap()),
+        |worker| {
+            worker.receive_at(1, Box::new(inlet) as Box<dyn Receive>).stage(Forward::new(&config).unwrap())
+        },
         None,
     );
     assert_eq!(rig.poll().len(), 1);

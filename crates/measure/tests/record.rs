@@ -132,7 +132,24 @@ fn summary() -> Summary {
             MemoryRow { variant: 1, in_use_bytes: 4096, resident_bytes: Some(8192), ..MemoryRow::default() },
         ],
         generated: Some(generated()),
+        datapath: Some(datapath()),
         stopped: Some("time up".to_owned()),
+        extra: Extra::new(),
+    }
+}
+
+fn datapath() -> Datapath {
+    let thread =
+        DatapathThread { role: "receive".into(), cpu: Some(1), polls: Some(3), ..DatapathThread::default() };
+    let port = DatapathPort { direction: "rx".into(), device: "synthetic".into(), ..DatapathPort::default() };
+    Datapath {
+        wall_ns: 9_000,
+        threads: vec![thread],
+        ports: vec![port],
+        queues: vec![DatapathQueue { kind: "UDP port".into(), limit: Some(7), ..DatapathQueue::default() }],
+        events: vec![DatapathEvent { stage: "forward".into(), count: 2, ..DatapathEvent::default() }],
+        faults: Some(DatapathFaults { dropped: 4, ..DatapathFaults::default() }),
+        memory: DatapathMemory { table_bytes: Some(5), ..DatapathMemory::default() },
         extra: Extra::new(),
     }
 }

@@ -2,7 +2,9 @@
 
 use alloc::sync::Arc;
 
-use crate::{Align, AllocError, Frag, PacketBuf, Piece, PagePool, Source, Stats, cutter::Cutter, packet::Counted};
+use crate::{
+    Align, AllocError, Frag, PacketBuf, PagePool, Piece, Source, Stats, cutter::Cutter, packet::Counted,
+};
 
 /// A page-fragment cache that one thread owns. Nothing in it is guarded: an allocation is a subtraction, a comparison
 /// and a mask, and touches nothing that other threads touch. It may be moved to another thread, not shared:

@@ -421,7 +421,7 @@ pub(crate) struct DeviceArgs {
     /// any-context-mutex, page-pool, page-pool-frag or system
     #[arg(long, value_name = "ALLOC", default_value_t)]
     pub(crate) alloc: Alloc,
-    /// How frames become packets: copy, copy-break[:BYTES] (longer ones keep all but their headers in
+    /// How frames become packets: copy, copy-break or copy-break:BYTES (longer ones keep all but their headers in
     /// their page), page-pool (handed up in their page), or fragment (several share a page)
     #[arg(long, value_name = "HOW", default_value_t)]
     pub(crate) rx: RxMode,

@@ -39,16 +39,20 @@ fn ledger(record: &Record, reason: &str) -> (u64, u64, u64) {
 
 #[test]
 fn every_stage_takes_every_allocator_and_way_to_receive() {
-    let copying = ["poll", "poll-dropped", "any-context", "any-context-mutex", "page-pool", "page-pool-frag", "system"];
+    let copying =
+        ["poll", "poll-dropped", "any-context", "any-context-mutex", "page-pool", "page-pool-frag", "system"];
     let mut ways: Vec<Vec<&str>> = Vec::new();
     for mode in ["copy", "copy-break", "copy-break:100"] {
         ways.extend(copying.map(|alloc| vec!["--receive", mode, "--alloc", alloc]));
     }
     ways.extend(["page-pool", "fragment"].map(|mode| vec!["--receive", mode]));
     for way in ways {
-        for (stage, reason, frame) in
-            [("drop", "early-drop", "64"), ("forward", "", "272"), ("forward", "", "1518"), ("forward", "", "9018")]
-        {
+        for (stage, reason, frame) in [
+            ("drop", "early-drop", "64"),
+            ("forward", "", "272"),
+            ("forward", "", "1518"),
+            ("forward", "", "9018"),
+        ] {
             let args = [&[stage, "-n", "1000", "--frame", frame], &way[..]].concat();
             let (record, results) = datapath(&args);
             let (sent, received, dropped) = ledger(&record, reason);
@@ -131,20 +135,23 @@ fn packets_to_made_up_prefixes_are_all_routed() {
 
 #[test]
 fn a_program_says_what_is_received() {
-    let program = "{ eth(da=02:00:00:00:01:02), ipv4(ttl=dinc(1, 2), da=198.19.0.1), udp(sp=9, dp=9), fill(0, 18) }";
+    let program =
+        "{ eth(da=02:00:00:00:01:02), ipv4(ttl=dinc(1, 2), da=198.19.0.1), udp(sp=9, dp=9), fill(0, 18) }";
     let (record, results) = datapath(&["forward", "--template", program, "-n", "1000"]);
     // Every second packet comes back as time exceeded, as many as the limit allows.
     let (sent, received, expired) = ledger(&record, "ttl-expired");
     assert_eq!((sent, received + expired), (1000, 1000));
     assert!(expired < 500 && received > 500, "{received} sent on or answered, {expired} expired");
-    let event = |name: &str| results.events.iter().find(|event| event.event == name).map_or(0, |event| event.count);
+    let event =
+        |name: &str| results.events.iter().find(|event| event.event == name).map_or(0, |event| event.count);
     assert_eq!(event("sent: time exceeded"), received - 500, "{:?}", results.events);
 }
 
 #[test]
 fn a_capture_file_goes_through_byte_by_byte() {
     let scratch = Scratch::new();
-    let (input, output, all) = (scratch.file("in.pcapng"), scratch.file("out.pcap"), scratch.file("all.pcap"));
+    let (input, output, all) =
+        (scratch.file("in.pcapng"), scratch.file("out.pcap"), scratch.file("all.pcap"));
     let frames: Vec<Vec<u8>> = (0..200_u8).map(frame).collect();
     let mut writer = CaptureWriter::new(CaptureFormat::Pcapng, File::create(&input).unwrap()).unwrap();
     frames.iter().for_each(|frame| writer.write(1, frame).unwrap());
@@ -174,7 +181,8 @@ fn a_capture_file_goes_through_byte_by_byte() {
 
 /// UDP from 198.18.0.1 to 198.19.0.1, of this number.
 fn frame(number: u8) -> Vec<u8> {
-    let mut frame = vec![2, 0, 0, 0, 1, 2, 2, 0, 0, 0, 1, 1, 8, 0, 0x45, 0, 0, 46, 0, number, 0, 0, 64, 17, 0, 0];
+    let mut frame =
+        vec![2, 0, 0, 0, 1, 2, 2, 0, 0, 0, 1, 1, 8, 0, 0x45, 0, 0, 46, 0, number, 0, 0, 64, 17, 0, 0];
     frame.extend([198, 18, 0, 1, 198, 19, 0, 1, 0, 7, 0, 9, 0, 26, 0, 0]);
     frame.extend([number; 18]);
     set_checksum(&mut frame);
@@ -227,7 +235,8 @@ fn faults_are_the_same_for_the_same_seed_and_all_accounted_for() {
 
 #[test]
 fn a_scenario_repeats_the_run() {
-    let args = ["datapath", "udp", "--flows", "3", "--ports", "5000-5001", "--queue-limit", "100000", "-n", "30000"];
+    let args =
+        ["datapath", "udp", "--flows", "3", "--ports", "5000-5001", "--queue-limit", "100000", "-n", "30000"];
     let rest = ["--fault", "drop=1%", "--receive", "copy", "--drop", "src=198.18.0.0/16,port=5001", "-v"];
     let first = perpacket(&[&args[..], &rest].concat());
     assert_eq!(first.code, Some(0), "{first:?}");
@@ -238,7 +247,10 @@ fn a_scenario_repeats_the_run() {
     let again = perpacket(&["run", &file]);
     assert_eq!(again.code, Some(0), "{again:?}");
     let book = |text: &str| {
-        let lines = text.lines().skip_while(|line| !line.starts_with("ledger")).take_while(|line| !line.contains("unaccounted"));
+        let lines = text
+            .lines()
+            .skip_while(|line| !line.starts_with("ledger"))
+            .take_while(|line| !line.contains("unaccounted"));
         lines.map(str::to_owned).collect::<Vec<_>>()
     };
     assert!(book(&first.stdout).len() > 3, "{}", first.stdout);
@@ -299,9 +311,15 @@ fn what_cannot_be_is_refused_with_what_would_work() {
         (&["forward", "--tx", "pcap:a.txt"], ".pcap or .pcapng"),
         (&["drop", "--loop"], "--loop is for --rx pcap:FILE"),
         (&["forward", "--rx", "af-packet:lo", "--tx", "dummy"], "--allow-device lo"),
-        (&["forward", "--rx", "af-packet:lo", "--tx", "af-xdp:lo", "--allow-device", "lo"], "both are one device"),
+        (
+            &["forward", "--rx", "af-packet:lo", "--tx", "af-xdp:lo", "--allow-device", "lo"],
+            "both are one device",
+        ),
         (&["drop", "--allow-device", "lo"], "uses it as af-packet:lo"),
-        (&["drop", "--rx", "af-packet:nowhere0", "--allow-device", "nowhere0"], "no device is called `nowhere0`"),
+        (
+            &["drop", "--rx", "af-packet:nowhere0", "--allow-device", "nowhere0"],
+            "no device is called `nowhere0`",
+        ),
         (&["drop", "--receive", "page-pool", "--alloc", "system"], "leave --alloc out"),
         (&["drop", "--rx", &pcap, "--receive", "page-pool"], "use --receive copy"),
         (&["drop", "--fault", "duplicate=1%", "--receive", "page-pool"], "use --receive copy"),
@@ -316,12 +334,14 @@ fn what_cannot_be_is_refused_with_what_would_work() {
         (&["drop", "--rx", &pcap, "--threads", "2"], "use --threads 1"),
         (&["drop", "--rx", &pcap, "--frame", "64"], "use --rx synthetic"),
         (&["drop", "--frame", "63"], "64 to 9216 bytes"),
-        (&["drop", "--template", "{ udp( }"], "1:"),
         (&["drop", "--lock", "queue"], "use --tx dummy"),
         (&["forward", "--lock", "none", "--tx", "dummy:1", "--threads", "2"], "--tx dummy:2"),
         (&["forward", "--route", "10.0.0.0/8=1"], "the only one is 0"),
         (&["forward", "--route", "10.0.0.1/8=0", "--address", "0=10.0.0.1/8"], "10.0.0.0/8"),
-        (&["forward", "--address", "0=10.0.0.1/24", "--route", "0.0.0.0/0=0,via 192.0.2.1"], "192.0.2.1"),
+        (
+            &["forward", "--address", "0=fd00::1/64", "--route", "0.0.0.0/0=0,via 192.0.2.1"],
+            "no address of this IP version",
+        ),
         (&["drop", "--route", "10.0.0.0/8=0"], "use forward"),
         (&["drop", "--address", "0=10.0.0.1/8"], "does not look at addresses"),
         (&["forward", "--port", "tap:a", "--prefixes", "5"], "use --route"),
@@ -336,5 +356,8 @@ fn what_cannot_be_is_refused_with_what_would_work() {
         let message = refused(&[&["datapath"], *args].concat());
         assert!(message.contains(expected), "{args:?}: {message}");
     }
+    // With the line and what was expected there, in several lines.
+    let done = perpacket(&["datapath", "drop", "--template", "{ udp( }"]);
+    assert!(done.code == Some(2) && done.stderr.contains("`}` cannot stand here"), "{done:?}");
     assert!(fs::metadata(&file).unwrap().len() > 0, "a refused run has changed the file");
 }

@@ -4,8 +4,8 @@
 mod common;
 
 use std::io::{BufRead, BufReader, Read, Write};
-use std::os::fd::AsFd;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::os::fd::AsFd;
 use std::process::{Child, ChildStderr, Command, Stdio};
 use std::thread;
 use std::time::Duration;
@@ -62,7 +62,8 @@ fn talk_through(ports: &[&str]) {
     let (record, results) = router.end();
     let book = record.ledgers().next().unwrap();
     assert!(book.sent.packets > 2 * (STREAM_BYTES / 1500) as u64, "{book:?}");
-    let event = |name: &str| results.events.iter().find(|event| event.event == name).map_or(0, |event| event.count);
+    let event =
+        |name: &str| results.events.iter().find(|event| event.event == name).map_or(0, |event| event.count);
     for name in ["sent: time exceeded", "arp answered", "neighbour discovery answered", "neighbour learnt"] {
         assert!(event(name) > 0, "{name}: {:?}", results.events);
     }
@@ -94,7 +95,9 @@ fn a_tap_device_is_a_host_of_its_own() {
         .unwrap();
     router.end();
     lab.middle
-        .run(|| assert!(RouteSocket::open().unwrap().link_by_name("t0").unwrap().is_none(), "the device stays"))
+        .run(|| {
+            assert!(RouteSocket::open().unwrap().link_by_name("t0").unwrap().is_none(), "the device stays")
+        })
         .unwrap();
 }
 
@@ -104,8 +107,11 @@ fn datagrams_are_read_and_others_are_answered() {
         return;
     }
     let lab = Lab::new();
-    let router =
-        Router::start_stage(&lab, "udp", &["--port", "af-packet:p0", "--ports", "7000-7001", "--address", "0=10.0.0.1/24"]);
+    let router = Router::start_stage(
+        &lab,
+        "udp",
+        &["--port", "af-packet:p0", "--ports", "7000-7001", "--address", "0=10.0.0.1/24"],
+    );
     lab.near
         .run(|| {
             ping(GATEWAY4[0].into());
@@ -238,15 +244,17 @@ struct Router {
 impl Router {
     /// One that forwards between these ports.
     fn start(lab: &Lab, ports: &[&str]) -> Self {
-        let addresses =
-            ["0=10.0.0.1/24", "1=10.0.1.1/24", "0=fd00:0::1/64", "1=fd00:1::1/64"].map(|word| ["--address", word]);
+        let addresses = ["0=10.0.0.1/24", "1=10.0.1.1/24", "0=fd00:0::1/64", "1=fd00:1::1/64"]
+            .map(|word| ["--address", word]);
         Self::start_stage(lab, "forward", &[ports, addresses.as_flattened()].concat())
     }
 
     fn start_stage(lab: &Lab, stage: &str, args: &[&str]) -> Self {
         let mut command = common::command(&["datapath", stage, "--json", "-", "--no-save"]);
         command.args(args).stdout(Stdio::piped()).stderr(Stdio::piped());
-        for name in ["p0", "p1"].iter().filter(|name| args.iter().any(|arg| arg.ends_with(&format!(":{name}")))) {
+        for name in
+            ["p0", "p1"].iter().filter(|name| args.iter().any(|arg| arg.ends_with(&format!(":{name}"))))
+        {
             command.args(["--allow-device", name]);
         }
         // A child starts in the namespace of the thread that starts it.

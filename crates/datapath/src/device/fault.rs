@@ -512,7 +512,7 @@ mod tests {
         for (frames, totals) in [all(always, 64), all_landed(always)] {
             assert_eq!(totals.injected.corrupted, FRAMES);
             for (number, frame) in frames.iter().enumerate() {
-                let mut sent = vec![1; 60];
+                let mut sent = [1; 60];
                 sent[..8].copy_from_slice(&(number as u64).to_be_bytes());
                 assert_eq!(sent.iter().zip(frame).filter(|(a, b)| a != b).count(), 1);
             }

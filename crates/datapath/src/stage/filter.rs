@@ -6,12 +6,12 @@ use std::str::FromStr;
 
 use pagefrag::PacketBuf;
 
-use super::Stage;
+use super::{Stage, parsed};
 use crate::batch::{Batch, Verdict};
 use crate::reason::Reason;
 use crate::table::{Prefix, PrefixError};
 use crate::wire::ethernet::{self, ether_type};
-use crate::wire::{self, Addresses, Frame, Ports, ipv4, protocol};
+use crate::wire::{Addresses, Frame, Parsed, Ports, ipv4, protocol};
 
 /// What happens to packets that match.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -53,8 +53,8 @@ pub enum Network {
 
 /// Goes through the rules for each packet, in their order: what it costs grows with their number. Frames that are not IP pass.
 ///
-/// Reads no more than the rules need: nothing if the first one matches everything, no ports and no extension headers if none
-/// asks for them. What is read is checked; the checksum of the header is not.
+/// Reads no more than the rules need: nothing if the first one matches everything; of IPv4 only the addresses if no rule asks
+/// for more, and then nothing is checked. Otherwise malformed packets end here.
 #[derive(Debug)]
 pub struct Filter {
     rules: Vec<Rule>,
@@ -96,10 +96,20 @@ impl Filter {
     }
 
     #[inline]
-    fn verdict(&mut self, packet: &PacketBuf) -> Verdict {
-        match facts(packet.data(), packet.len(), self.needs) {
-            Some(facts) => self.decide(|rule| rule.matches(&facts)),
-            None => not_read(packet),
+    fn verdict(&mut self, packet: &mut PacketBuf) -> Verdict {
+        if self.needs == Needs::Addresses
+            && let Some(addresses) = addresses(packet.data())
+        {
+            let facts = Facts { addresses, protocol: None, ports: None };
+            return self.decide(|rule| rule.matches(&facts));
+        }
+        match parsed(packet) {
+            Ok(Frame::Ip(Parsed { addresses, protocol, ports, .. })) => {
+                let facts = Facts { addresses, protocol: Some(protocol), ports };
+                self.decide(|rule| rule.matches(&facts))
+            }
+            Ok(_) => Verdict::Pass,
+            Err(malformed) => Verdict::Drop(Reason::Malformed(malformed)),
         }
     }
 
@@ -193,40 +203,17 @@ impl Network {
     }
 }
 
-/// None if it is not IP, or malformed.
-#[inline]
-fn facts(head: &[u8], frame_bytes: usize, needs: Needs) -> Option<Facts> {
-    if needs <= Needs::Addresses
-        && let Some(addresses) = addresses(head)
-    {
-        return Some(Facts { addresses, protocol: None, ports: None });
-    }
-    match wire::parse_head(head, frame_bytes) {
-        Ok(Frame::Ip(parsed)) => {
-            Some(Facts { addresses: parsed.addresses, protocol: Some(parsed.protocol), ports: parsed.ports })
-        }
-        _ => None,
-    }
-}
-
 /// Of IPv4, where nothing else is needed.
 #[inline]
 fn addresses(head: &[u8]) -> Option<Addresses> {
     const BYTES: usize = ethernet::HEADER_BYTES + ipv4::HEADER_BYTES;
-    let [_, _, _, _, _, _, _, _, _, _, _, _, high, low, first, .., s0, s1, s2, s3, d0, d1, d2, d3] = *head.first_chunk::<BYTES>()?;
+    let [_, _, _, _, _, _, _, _, _, _, _, _, high, low, first, .., s0, s1, s2, s3, d0, d1, d2, d3] =
+        *head.first_chunk::<BYTES>()?;
     if u16::from_be_bytes([high, low]) != ether_type::IPV4 || first >> 4 != 4 {
         return None;
     }
     let (source, destination) = (u32::from_be_bytes([s0, s1, s2, s3]), u32::from_be_bytes([d0, d1, d2, d3]));
     Some(Addresses::V4 { source, destination })
-}
-
-#[cold]
-fn not_read(packet: &PacketBuf) -> Verdict {
-    match wire::parse_head(packet.data(), packet.len()) {
-        Err(malformed) => Verdict::Drop(Reason::Malformed(malformed)),
-        Ok(_) => Verdict::Pass,
-    }
 }
 
 /// Why a text is no rule.
@@ -281,8 +268,10 @@ impl FromStr for Rule {
 }
 
 fn network(word: &'static str, value: &str) -> Result<Network, RuleError> {
-    let wrong = || RuleError::Value { word, value: value.into(), takes: "an address, or a network as 10.0.0.0/8" };
-    let (address, bits) = value.split_once('/').map_or((value, None), |(address, bits)| (address, Some(bits)));
+    let wrong =
+        || RuleError::Value { word, value: value.into(), takes: "an address, or a network as 10.0.0.0/8" };
+    let (address, bits) =
+        value.split_once('/').map_or((value, None), |(address, bits)| (address, Some(bits)));
     let address: IpAddr = address.parse().map_err(|_| wrong())?;
     let whole = if address.is_ipv4() { u32::BITS } else { u128::BITS } as u8;
     let bits = bits.map_or(Ok(whole), str::parse).map_err(|_| wrong())?;

@@ -12,6 +12,7 @@ use std::net::IpAddr;
 use pagefrag::{Align, HEADROOM, PacketBuf, buffer_bytes};
 
 use crate::Batch;
+use crate::wire::{self, Frame, Malformed};
 
 pub use early::EarlyDrop;
 pub use filter::Filter;
@@ -46,6 +47,23 @@ pub trait Stage: Send {
 
     /// Lets go of all packets that it holds, decided, at the end of a run.
     fn release(&mut self, _batch: &mut Batch) {}
+}
+
+/// Bytes of a transport header that stages look at: the longest is UDP's.
+const TRANSPORT_BYTES: usize = 8;
+
+/// What a packet is. Its headers, the begin of the transport header included, are in the first piece afterwards.
+#[inline]
+pub(crate) fn parsed(packet: &mut PacketBuf) -> Result<Frame, Malformed> {
+    if packet.is_linear() { wire::parse(packet.data()) } else { parsed_in_pieces(packet) }
+}
+
+/// Makes one piece of it only if that is needed. Without memory for that it is taken as it is.
+fn parsed_in_pieces(packet: &mut PacketBuf) -> Result<Frame, Malformed> {
+    let frame = wire::parse_head(packet.data(), packet.len());
+    let is_whole =
+        matches!(&frame, Ok(Frame::Ip(parsed)) if parsed.l4_offset() + TRANSPORT_BYTES <= packet.head_len());
+    if is_whole || packet.linearize().is_err() { frame } else { wire::parse(packet.data()) }
 }
 
 /// An empty packet in memory of its own, with room for so many bytes. A cache line more than they take, as the system's

@@ -2,12 +2,12 @@
 
 use pagefrag::PacketBuf;
 
-use super::Stage;
+use super::{Stage, parsed};
 use crate::batch::{Batch, Verdict};
 use crate::queue::Outlet;
 use crate::reason::Reason;
 use crate::steering::{CpuMap, FlowLimit, Indirection, Refused, Toeplitz, admit};
-use crate::wire::{self, Frame};
+use crate::wire::Frame;
 
 /// Packets that may wait for another worker (`net.core.netdev_max_backlog`, net/core/hotdata.c, 6.18).
 pub const BACKLOG_PACKETS: usize = 1000;
@@ -89,8 +89,8 @@ impl Steer {
     }
 
     #[inline]
-    fn verdict(&mut self, packet: &PacketBuf) -> Verdict {
-        let Ok(Frame::Ip(parsed)) = wire::parse_head(packet.data(), packet.len()) else { return Verdict::Pass };
+    fn verdict(&mut self, packet: &mut PacketBuf) -> Verdict {
+        let Ok(Frame::Ip(parsed)) = parsed(packet) else { return Verdict::Pass };
         let hash = self.hash.hash_packet(&parsed);
         let Some(Some(backlog)) = self.ways.get_mut(usize::from(self.spread.of(hash))) else {
             self.own += 1;

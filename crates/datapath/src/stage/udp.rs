@@ -4,12 +4,12 @@ use std::net::IpAddr;
 
 use pagefrag::PacketBuf;
 
-use super::Stage;
+use super::{Stage, parsed};
 use crate::batch::{Batch, Verdict};
 use crate::queue::Inlet;
 use crate::reason::Reason;
 use crate::wire::udp::{self, Verify};
-use crate::wire::{self, Frame, protocol};
+use crate::wire::{Frame, protocol};
 
 /// What a socket of the kernel holds is told in bytes; here it is packets. `net.core.rmem_default`, 212,992 bytes, is 277 of the smallest
 /// skbs (768 bytes of truesize; net/core/sock.c, 6.18).
@@ -46,7 +46,13 @@ impl Udp {
         for (port, queue) in receivers {
             queues[usize::from(port)] = queue;
         }
-        Self { queues, addresses: Vec::new(), verify: Verify::Checksum, unclaimed: Unclaimed::Drop, no_socket: 0 }
+        Self {
+            queues,
+            addresses: Vec::new(),
+            verify: Verify::Checksum,
+            unclaimed: Unclaimed::Drop,
+            no_socket: 0,
+        }
     }
 
     /// Only what goes to these addresses. Without: whatever comes.
@@ -69,12 +75,7 @@ impl Udp {
 
     #[inline]
     fn verdict(&mut self, packet: &mut PacketBuf) -> Verdict {
-        // Headers that go on behind the first piece are found when all is in one.
-        let parsed = match wire::parse_head(packet.data(), packet.len()) {
-            Err(_) if !packet.is_linear() && packet.linearize().is_ok() => wire::parse(packet.data()),
-            parsed => parsed,
-        };
-        let parsed = match parsed {
+        let parsed = match parsed(packet) {
             Ok(Frame::Ip(parsed)) if parsed.protocol == protocol::UDP && parsed.fragment.is_none() => parsed,
             Ok(_) => return Verdict::Pass,
             Err(malformed) => return Verdict::Drop(Reason::Malformed(malformed)),

@@ -17,6 +17,7 @@ use pagefrag::Source;
 pub(crate) const DEADLINE: Duration = Duration::from_secs(10);
 
 /// The devices with rings.
+#[allow(clippy::enum_variant_names, reason = "that is how they are called")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     AfPacket,
@@ -55,8 +56,7 @@ pub(crate) fn open(kind: Kind, ifindex: u32, memory: Option<&PacketMemory>) -> P
 /// Passes every frame of one port to the other until it is over; the account then.
 pub(crate) fn forward(ports: [Port; 2], is_over: &AtomicBool, ready: impl FnOnce()) -> Ledger {
     let [left, right] = ports;
-    let mut worker =
-        Worker::new(left.rx).receive(right.rx).stage(Cross).port(left.tx).port(right.tx);
+    let mut worker = Worker::new(left.rx).receive(right.rx).stage(Cross).port(left.tx).port(right.tx);
     worker.poll(BUDGET, 0).unwrap();
     ready();
     while !is_over.load(Ordering::Relaxed) {

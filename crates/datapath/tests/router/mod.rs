@@ -1,5 +1,6 @@
 //! A worker between devices in memory: frames go in, frames come out, and the account must close.
 #![allow(dead_code, reason = "each test file has its own copy")]
+#![allow(clippy::unwrap_used)]
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
@@ -73,7 +74,7 @@ impl Rig {
     pub(crate) fn with(build: impl FnOnce(Worker) -> Worker, head: Option<usize>) -> Self {
         let (rx, tx): ([Frames; 2], [Frames; 2]) = Default::default();
         let wire = |frames: &Frames| Box::new(Wire { frames: Arc::clone(frames), head, received: 0 });
-        let port = |frames: &Frames| Box::new(Port2(Arc::clone(frames)));
+        let port = |frames: &Frames| Box::new(Recorder(Arc::clone(frames)));
         let worker = Worker::new(wire(&rx[0])).receive(wire(&rx[1])).port(port(&tx[0])).port(port(&tx[1]));
         Self { worker: build(worker), now_ns: SECOND, rx, tx }
     }
@@ -172,10 +173,14 @@ pub(crate) fn packet(frame: &[u8], head: Option<usize>) -> PacketBuf {
     packet
 }
 
-struct Port2(Frames);
+struct Recorder(Frames);
 
-impl Transmit for Port2 {
-    fn transmit(&mut self, packets: &mut Vec<PacketBuf>, done: &mut Vec<PacketBuf>) -> Result<(), DeviceError> {
+impl Transmit for Recorder {
+    fn transmit(
+        &mut self,
+        packets: &mut Vec<PacketBuf>,
+        done: &mut Vec<PacketBuf>,
+    ) -> Result<(), DeviceError> {
         let bytes = |packet: &PacketBuf| packet.slices().flatten().copied().collect::<Vec<u8>>();
         self.0.lock().unwrap().extend(packets.iter().map(bytes));
         done.append(packets);

@@ -33,8 +33,8 @@ pub(crate) struct DatapathArgs {
 
 /// Where packets come from and go to.
 #[derive(Debug, Args)]
-#[command(next_help_heading = "Devices: synthetic, dummy[:QUEUES], pcap:FILE, af-packet:INTERFACE, \
-                               af-xdp:INTERFACE[:QUEUE], tap:NAME")]
+#[command(next_help_heading = "Devices (synthetic, dummy[:QUEUES], pcap:FILE, af-packet:INTERFACE, \
+                               af-xdp:INTERFACE[:QUEUE], tap:NAME)")]
 pub(crate) struct DeviceArgs {
     /// Receive from it [default: synthetic, frames from a template, where there is no --port]
     #[arg(long, value_name = "DEVICE")]
@@ -84,8 +84,8 @@ pub(crate) struct FrameArgs {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Receiving")]
 pub(crate) struct ReceiveArgs {
-    /// copy, copy-break[:BYTES] (longer ones stay in their page, but for the headers), page-pool (all stay
-    /// in it), fragment (several share one) [default: copy-break:256 where the device can, else copy]
+    /// copy, copy-break or copy-break:BYTES (longer ones stay in their page, but for the headers), page-pool
+    /// (all stay in it), fragment (several share one) [default: copy-break:256 where the device can, else copy]
     #[arg(long, value_name = "MODE")]
     pub(crate) receive: Option<String>,
     /// What is copied goes to memory of: poll, poll-dropped, any-context, any-context-mutex, page-pool,

@@ -5,12 +5,15 @@ use std::str::FromStr;
 
 use anyhow::{Context, Result, ensure};
 
-use crate::cli::datapath::{DatapathArgs, DeviceArgs, FrameArgs, NetworkArgs, QueueArgs, ReceiveArgs, RunningArgs};
+use crate::cli::datapath::{
+    DatapathArgs, DeviceArgs, FrameArgs, NetworkArgs, QueueArgs, ReceiveArgs, RunningArgs,
+};
 use crate::device::{self, DeviceWord, FaultWord, RxMode};
 use crate::generate::read_program;
 use crate::report::Outcome;
 use crate::scenario::{
-    DATAPATH_JOB, Datapath, Devices, FramesOf, Network, Receiving, Running, SCHEMA, StageName, Steering, UdpQueues,
+    DATAPATH_JOB, Datapath, Devices, FramesOf, Network, Receiving, Running, SCHEMA, StageName, Steering,
+    UdpQueues,
 };
 use crate::session::fresh_seed;
 
@@ -51,7 +54,8 @@ fn scenario(args: &DatapathArgs) -> Result<Datapath> {
 }
 
 fn devices(args: &DeviceArgs, stage: StageName) -> Result<Devices> {
-    let word = |flag: &'static str, text: &Option<String>| text.as_deref().map(|text| one(flag, text)).transpose();
+    let word =
+        |flag: &'static str, text: &Option<String>| text.as_deref().map(|text| one(flag, text)).transpose();
     let mut devices = Devices {
         rx: word("--rx", &args.rx)?,
         tx: word("--tx", &args.tx)?,
@@ -130,7 +134,8 @@ fn running(args: &RunningArgs, devices: &Devices, steers: bool) -> Running {
 
 fn network(args: &NetworkArgs, devices: &Devices, stage: StageName) -> Result<Network> {
     let routes = stage == StageName::Forward || (stage == StageName::Steer && devices.tx.is_some());
-    let untold = [&args.address, &args.route, &args.neighbour, &args.mac].iter().all(|words| words.is_empty());
+    let untold =
+        [&args.address, &args.route, &args.neighbour, &args.mac].iter().all(|words| words.is_empty());
     if routes && untold && devices.rx == Some(DeviceWord::Synthetic) {
         return Ok(Network { prefixes: args.prefixes, ..device::hosts::network() });
     }

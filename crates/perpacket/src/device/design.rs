@@ -134,7 +134,7 @@ pub(crate) enum RxQueue {
     /// It writes its frames into pages of the driver.
     Lands(Box<dyn Land>),
     /// The same, into pages of this pool only.
-    LandsIn(Box<dyn Land>, PagePool),
+    LandsIn(Box<dyn Land>, Box<PagePool>),
 }
 
 /// The driver of a receiving queue, with memory of its own. `longest`: bytes of the longest frame, without FCS.
@@ -173,7 +173,7 @@ fn driver<B: Buffers + 'static>(
         RxQueue::LandsIn(..) if rx == RxMode::Fragment => bail!(
             "rx = {rx}: this device writes each frame into a page of its own; use rx page-pool, copy-break or copy"
         ),
-        RxQueue::LandsIn(queue, pool) => Box::new(Paged::new(queue, pool, buffers, rx.handing(), longest)),
+        RxQueue::LandsIn(queue, pool) => Box::new(Paged::new(queue, *pool, buffers, rx.handing(), longest)),
     })
 }
 

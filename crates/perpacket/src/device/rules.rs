@@ -47,7 +47,8 @@ impl FromStr for Prefix {
     type Err = anyhow::Error;
 
     fn from_str(text: &str) -> Result<Self> {
-        let (address, bits) = text.split_once('/').map_or((text, None), |(address, bits)| (address, Some(bits)));
+        let (address, bits) =
+            text.split_once('/').map_or((text, None), |(address, bits)| (address, Some(bits)));
         let address: IpAddr = address
             .parse()
             .ok()
@@ -85,7 +86,8 @@ impl FromStr for RouteWord {
         let form = || format!("`{text}` is no route: write PREFIX=PORT or PREFIX=PORT,via ADDRESS");
         let (prefix, rest) = text.split_once('=').with_context(form)?;
         let (port, via) = rest.split_once(',').map_or((rest, None), |(port, via)| (port, Some(via)));
-        let via = via.map(|via| via.trim().strip_prefix("via ").and_then(|address| address.trim().parse().ok()));
+        let via =
+            via.map(|via| via.trim().strip_prefix("via ").and_then(|address| address.trim().parse().ok()));
         let route = Self {
             prefix: prefix.parse()?,
             port: port_number(port)?,
@@ -192,7 +194,9 @@ impl fmt::Display for MacWord {
 
 fn port_number(text: &str) -> Result<u8> {
     text.trim().parse().ok().with_context(|| {
-        format!("`{text}` is no port of the device under test: they are numbered from 0 in the order of --port")
+        format!(
+            "`{text}` is no port of the device under test: they are numbered from 0 in the order of --port"
+        )
     })
 }
 
@@ -230,9 +234,9 @@ impl FromStr for RuleWord {
     fn from_str(text: &str) -> Result<Self> {
         let mut rule = Self::default();
         for part in text.split(',') {
-            let (key, value) = part
-                .split_once('=')
-                .with_context(|| format!("`{part}` is no part of a rule: write src=10.0.0.0/8,proto=udp,port=53"))?;
+            let (key, value) = part.split_once('=').with_context(|| {
+                format!("`{part}` is no part of a rule: write src=10.0.0.0/8,proto=udp,port=53")
+            })?;
             let (key, value) = (key.trim(), value.trim());
             let twice = match key {
                 "src" => rule.source.replace(value.parse()?).is_some(),
@@ -243,7 +247,8 @@ impl FromStr for RuleWord {
             };
             ensure!(!twice, "the rule `{text}` names {key} twice: use --drop again for another rule");
         }
-        let versions = [rule.source, rule.destination].map(|prefix| prefix.map(|prefix| prefix.address.is_ipv4()));
+        let versions =
+            [rule.source, rule.destination].map(|prefix| prefix.map(|prefix| prefix.address.is_ipv4()));
         ensure!(
             !matches!(versions, [Some(one), Some(other)] if one != other),
             "the rule `{text}`: source and destination are of two versions of IP"
@@ -254,7 +259,9 @@ impl FromStr for RuleWord {
 
 impl fmt::Display for RuleWord {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let ports = |(first, last): (u16, u16)| if first == last { first.to_string() } else { format!("{first}-{last}") };
+        let ports = |(first, last): (u16, u16)| {
+            if first == last { first.to_string() } else { format!("{first}-{last}") }
+        };
         let parts = [
             self.source.map(|prefix| format!("src={prefix}")),
             self.destination.map(|prefix| format!("dst={prefix}")),
@@ -304,7 +311,14 @@ const DELAY_US: u32 = 1_000;
 
 impl Default for FaultWord {
     fn default() -> Self {
-        Self { drop_ppm: 0, corrupt_ppm: 0, reorder_ppm: 0, duplicate_ppm: 0, delay_ppm: 0, delay_us: DELAY_US }
+        Self {
+            drop_ppm: 0,
+            corrupt_ppm: 0,
+            reorder_ppm: 0,
+            duplicate_ppm: 0,
+            delay_ppm: 0,
+            delay_us: DELAY_US,
+        }
     }
 }
 
@@ -341,7 +355,8 @@ impl FromStr for FaultWord {
         for part in text.split(',') {
             let (key, share) =
                 part.split_once('=').with_context(|| format!("`{part}` is no fault: write drop=1000ppm"))?;
-            let (share, delay) = share.split_once('@').map_or((share, None), |(share, delay)| (share, Some(delay)));
+            let (share, delay) =
+                share.split_once('@').map_or((share, None), |(share, delay)| (share, Some(delay)));
             let key = key.trim();
             *fault.field(key)? = millionths(share.trim())?;
             if let Some(delay) = delay {

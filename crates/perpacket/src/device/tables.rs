@@ -103,6 +103,5 @@ pub(super) fn destinations(prefixes: &[(u32, u8)], seed: u64) -> Result<Arc<[u32
 /// Whether a router forwards packets to this address, and it is not that of one of our own links (198.18.0.0/15).
 fn is_beyond(address: Ipv4Addr) -> bool {
     let [first, second, ..] = address.octets();
-    let own_links = first == 198 && second & 0xfe == 18;
-    !(address.is_link_local() || own_links)
+    !address.is_link_local() && (first != 198 || second & 0xfe != 18)
 }

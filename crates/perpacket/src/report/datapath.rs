@@ -108,9 +108,15 @@ pub(crate) fn datapath_text(account: &Account, verbose: bool) -> String {
     // One queue says no more than the port.
     if results.queues.len() > 1 || verbose {
         for queue in &results.queues {
-            let limit = queue.limit.map_or(String::new(), |limit| format!(", at most {} wait", thousands(limit)));
+            let limit =
+                queue.limit.map_or(String::new(), |limit| format!(", at most {} wait", thousands(limit)));
             let bytes = queue.l2_bytes.map_or(String::new(), |bytes| format!(", {} bytes", thousands(bytes)));
-            text += &format!("{} {}: {} packets{bytes}{limit}\n", queue.kind, queue.number, thousands(queue.packets));
+            text += &format!(
+                "{} {}: {} packets{bytes}{limit}\n",
+                queue.kind,
+                queue.number,
+                thousands(queue.packets)
+            );
         }
     }
     for event in &results.events {
@@ -201,7 +207,9 @@ fn port_line(port: &DatapathPort) -> String {
 
 fn memory_line(memory: &DatapathMemory) -> String {
     let mut parts = Vec::new();
-    parts.extend(memory.pinned_bytes.map(|bytes| format!("{} bytes pinned by packets and caches", thousands(bytes))));
+    parts.extend(
+        memory.pinned_bytes.map(|bytes| format!("{} bytes pinned by packets and caches", thousands(bytes))),
+    );
     parts.extend(memory.dummy_queue_bytes.map(|bytes| format!("{bytes} bytes a dummy queue")));
     if let (Some(bytes), Some(prefixes)) = (memory.table_bytes, memory.table_prefixes) {
         let huge = match memory.table_huge_bytes {
@@ -209,7 +217,11 @@ fn memory_line(memory: &DatapathMemory) -> String {
             Some(huge) => format!(", {} of it in huge pages", thousands(huge)),
             None => String::new(),
         };
-        parts.push(format!("{} bytes for a table of {} prefixes{huge}", thousands(bytes), thousands(prefixes)));
+        parts.push(format!(
+            "{} bytes for a table of {} prefixes{huge}",
+            thousands(bytes),
+            thousands(prefixes)
+        ));
     }
     parts.extend(memory.resident_bytes.map(|bytes| format!("{} bytes resident", thousands(bytes))));
     if parts.is_empty() { String::new() } else { format!("memory: {}\n", parts.join(", ")) }

@@ -10,7 +10,9 @@ use serde::{Deserialize, Serialize};
 
 use super::datapath_checks::check;
 use super::{SCHEMA, keys_of, read};
-use crate::device::{AddressWord, Alloc, DeviceWord, FaultWord, Lock, MacWord, NeighbourWord, RouteWord, RuleWord, RxMode};
+use crate::device::{
+    AddressWord, Alloc, DeviceWord, FaultWord, Lock, MacWord, NeighbourWord, RouteWord, RuleWord, RxMode,
+};
 use crate::words::nearest;
 
 /// What the job is called in a scenario.

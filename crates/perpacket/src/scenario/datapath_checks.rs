@@ -111,7 +111,9 @@ fn check_devices(scenario: &Datapath) -> Result<()> {
             "{name} is a device of this host, and using one needs --allow-device {name}"
         );
     }
-    if let Some(name) = devices.allow.iter().find(|name| devices.all().all(|word| word.host_device() != Some(name))) {
+    if let Some(name) =
+        devices.allow.iter().find(|name| devices.all().all(|word| word.host_device() != Some(name)))
+    {
         bail!("--allow-device {name}: no --rx, --tx or --port uses it as af-packet:{name} or af-xdp:{name}");
     }
     Ok(())
@@ -241,7 +243,9 @@ fn check_threads(scenario: &Datapath) -> Result<()> {
     if run.threads > 1 {
         for word in devices.receiving().into_iter().chain(devices.sending()) {
             let why = match word {
-                DeviceWord::AfPacket(_) if devices.tx.as_ref() != Some(word) => "each thread would get every frame",
+                DeviceWord::AfPacket(_) if devices.tx.as_ref() != Some(word) => {
+                    "each thread would get every frame"
+                }
                 DeviceWord::Pcap(_) if devices.tx.as_ref() != Some(word) => "a file has one order",
                 DeviceWord::Tap(_) | DeviceWord::AfXdp { queue: Some(_), .. } => "it is one queue",
                 _ => continue,
@@ -254,7 +258,9 @@ fn check_threads(scenario: &Datapath) -> Result<()> {
         devices.lock.is_none() || dummies,
         "--lock is the lock of a dummy's queues, and nothing is sent to one: use --tx dummy"
     );
-    if let (Some(DeviceWord::Dummy { queues: Some(queues) }), Some(device::Lock::None)) = (&devices.tx, devices.lock) {
+    if let (Some(DeviceWord::Dummy { queues: Some(queues) }), Some(device::Lock::None)) =
+        (&devices.tx, devices.lock)
+    {
         let users = scenario.steer.as_ref().map_or(run.threads, |steer| steer.cpus.len());
         ensure!(
             *queues >= users,
@@ -311,7 +317,11 @@ fn check_stage(scenario: &Datapath) -> Result<()> {
     );
     if let Some(udp) = &scenario.udp {
         let queues = device::ports(&udp.ports)?.count();
-        ensure!(queues <= MAX_THREADS, "--ports {}: {queues} queues, and at most {MAX_THREADS} are possible", udp.ports);
+        ensure!(
+            queues <= MAX_THREADS,
+            "--ports {}: {queues} queues, and at most {MAX_THREADS} are possible",
+            udp.ports
+        );
         check_queue("--queue-limit", udp.limit)?;
     }
     if let Some(steer) = &scenario.steer {

@@ -5,8 +5,8 @@ use std::net::IpAddr;
 
 use super::limit::IcmpLimit;
 use crate::stage::PortAddress;
-use crate::wire::ethernet::MacAddress;
 use crate::table::PrefixError;
+use crate::wire::ethernet::MacAddress;
 use crate::wire::ipv6;
 
 /// The least that a port may carry: what every IPv4 host must accept (RFC 791 section 3.2).
@@ -82,7 +82,9 @@ pub struct StaticNeighbour {
 pub enum ConfigError {
     #[error("set up a router with {0} ports: it needs 1 to {PORTS_MAX}")]
     PortCount(usize),
-    #[error("port {port}: {mac} is no address of a device; give one that is not 0 and whose first byte is even")]
+    #[error(
+        "port {port}: {mac} is no address of a device; give one that is not 0 and whose first byte is even"
+    )]
     Mac { port: usize, mac: MacAddress },
     #[error("port {port}: an MTU of {mtu_bytes} bytes; it must be {least} to {MTU_BYTES_MAX}{}", because_v6(*.least))]
     Mtu { port: usize, mtu_bytes: usize, least: usize },
@@ -92,13 +94,17 @@ pub enum ConfigError {
     Address { port: usize, address: IpAddr },
     #[error("ports {first} and {second} both have {address}: give each another address")]
     AddressTwice { first: usize, second: usize, address: IpAddr },
-    #[error("ports {first} and {second} have the same network {network}/{prefix_bits}: packets to it could go either way")]
+    #[error(
+        "ports {first} and {second} have the same network {network}/{prefix_bits}: packets to it could go either way"
+    )]
     NetworkTwice { first: usize, second: usize, network: IpAddr, prefix_bits: u8 },
     #[error("route: {0}")]
     Prefix(PrefixError),
     #[error("{what}: there is no port {port}; the last one is {last}")]
     NoPort { what: String, port: u8, last: usize },
-    #[error("{what}: {address} is in no network of a port; give a port an address in its network, or name the port")]
+    #[error(
+        "{what}: {address} is in no network of a port; give a port an address in its network, or name the port"
+    )]
     OffLink { what: String, address: IpAddr },
     #[error("{what}: {address} is our own address")]
     Own { what: String, address: IpAddr },
@@ -109,7 +115,9 @@ pub enum ConfigError {
          give it one, or tell the link address of {address} (--neighbour {address}=MAC)"
     )]
     CannotAsk { what: String, port: u8, address: IpAddr },
-    #[error("neighbour {address}: {mac} is no address of a device; give one that is not 0 and whose first byte is even")]
+    #[error(
+        "neighbour {address}: {mac} is no address of a device; give one that is not 0 and whose first byte is even"
+    )]
     NeighbourMac { address: IpAddr, mac: MacAddress },
     #[error("neighbour {address} is given twice for port {port}")]
     NeighbourTwice { address: IpAddr, port: u8 },
@@ -160,7 +168,8 @@ impl ForwardConfig {
     pub(super) fn plan(&self) -> Result<Plan, ConfigError> {
         self.check_ports()?;
         let neighbours = self.settle_neighbours()?;
-        let known: HashSet<(u8, IpAddr)> = neighbours.iter().map(|(port, address, _)| (*port, *address)).collect();
+        let known: HashSet<(u8, IpAddr)> =
+            neighbours.iter().map(|(port, address, _)| (*port, *address)).collect();
         let mut plan = Planner { hops: Vec::new(), places: HashMap::new(), prefixes: Vec::new() };
         self.own_prefixes(&mut plan);
         let mut last: Option<(Towards, usize)> = None;
@@ -204,7 +213,8 @@ impl ForwardConfig {
                     return Err(ConfigError::AddressTwice { first, second: port, address });
                 }
                 let network = network_of(address, prefix_bits);
-                let is_link_local = matches!(network, IpAddr::V6(network) if ipv6::is_link_local(network.to_bits()));
+                let is_link_local =
+                    matches!(network, IpAddr::V6(network) if ipv6::is_link_local(network.to_bits()));
                 match networks.insert((network, prefix_bits), port) {
                     Some(first) if first != port && !is_link_local => {
                         return Err(ConfigError::NetworkTwice { first, second: port, network, prefix_bits });
@@ -240,7 +250,8 @@ impl ForwardConfig {
             plan.add(address, bits_of(address), Hop::Local);
             let network = network_of(address, prefix_bits);
             // Which link a link-local address is on is not for a table to say.
-            let is_link_local = matches!(network, IpAddr::V6(network) if ipv6::is_link_local(network.to_bits()));
+            let is_link_local =
+                matches!(network, IpAddr::V6(network) if ipv6::is_link_local(network.to_bits()));
             if is_link_local || prefix_bits == bits_of(address) || !seen.insert((network, prefix_bits)) {
                 continue;
             }
@@ -268,7 +279,10 @@ impl ForwardConfig {
             Towards::Gateway { address, port } => {
                 check_family(route)?;
                 let port = self.port_of(address, port, what)?;
-                let can_ask = self.ports[usize::from(port)].addresses.iter().any(|own| same_family(own.address, address));
+                let can_ask = self.ports[usize::from(port)]
+                    .addresses
+                    .iter()
+                    .any(|own| same_family(own.address, address));
                 if !can_ask && !known.contains(&(port, address)) {
                     return Err(ConfigError::CannotAsk { what: what(), port, address });
                 }
@@ -278,7 +292,12 @@ impl ForwardConfig {
     }
 
     /// The port that this neighbour is behind.
-    fn port_of(&self, address: IpAddr, port: Option<u8>, what: impl Fn() -> String) -> Result<u8, ConfigError> {
+    fn port_of(
+        &self,
+        address: IpAddr,
+        port: Option<u8>,
+        what: impl Fn() -> String,
+    ) -> Result<u8, ConfigError> {
         if self.own_addresses().any(|(_, own)| own.address == address) {
             return Err(ConfigError::Own { what: what(), address });
         }
@@ -299,7 +318,9 @@ impl ForwardConfig {
     }
 
     fn own_addresses(&self) -> impl Iterator<Item = (u8, &PortAddress)> {
-        (0u8..=u8::MAX).zip(&self.ports).flat_map(|(port, of)| of.addresses.iter().map(move |own| (port, own)))
+        (0u8..=u8::MAX)
+            .zip(&self.ports)
+            .flat_map(|(port, of)| of.addresses.iter().map(move |own| (port, own)))
     }
 }
 
@@ -362,5 +383,140 @@ pub(super) fn network_of(address: IpAddr, prefix_bits: u8) -> IpAddr {
             let mask = u128::MAX.checked_shl(128 - u32::from(prefix_bits.min(128))).unwrap_or(0);
             IpAddr::V6((address.to_bits() & mask).into())
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn own(text: &str) -> PortAddress {
+        let (address, bits) = text.split_once('/').unwrap();
+        PortAddress { address: address.parse().unwrap(), prefix_bits: bits.parse().unwrap() }
+    }
+
+    fn port(last: u8, addresses: &[&str]) -> Port {
+        let mac = MacAddress([2, 0, 0, 0, 0, last]);
+        Port { mac, mtu_bytes: 1500, addresses: addresses.iter().map(|text| own(text)).collect() }
+    }
+
+    fn route(network: &str, towards: Towards) -> Route {
+        let PortAddress { address: network, prefix_bits } = own(network);
+        Route { network, prefix_bits, towards }
+    }
+
+    fn gateway(address: &str, port: Option<u8>) -> Towards {
+        Towards::Gateway { address: address.parse().unwrap(), port }
+    }
+
+    fn neighbour(address: &str, port: Option<u8>, last: u8) -> StaticNeighbour {
+        StaticNeighbour { address: address.parse().unwrap(), port, mac: MacAddress([2, 0, 0, 0, 1, last]) }
+    }
+
+    fn config() -> ForwardConfig {
+        ForwardConfig {
+            ports: vec![port(1, &["10.0.1.1/24", "fe80::1/64"]), port(2, &["10.0.2.1/24", "fe80::2/64"])],
+            ..ForwardConfig::default()
+        }
+    }
+
+    /// What is said about a configuration that was right and was changed.
+    fn refusal(change: impl FnOnce(&mut ForwardConfig)) -> String {
+        let mut config = config();
+        change(&mut config);
+        config.plan().map(|plan| format!("{plan:?}")).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn ports_and_addresses_that_cannot_be() {
+        assert_eq!(refusal(|of| of.ports.clear()), "set up a router with 0 ports: it needs 1 to 256");
+        let odd = refusal(|of| of.ports[1].mac.0[0] = 3);
+        assert!(odd.starts_with("port 1: 03:00:00:00:00:02 is no address of a device"), "{odd}");
+        let short = refusal(|of| of.ports[0].mtu_bytes = 1000);
+        assert_eq!(
+            short,
+            "port 0: an MTU of 1000 bytes; it must be 1280 to 65535, as there are IPv6 addresses"
+        );
+        for (address, wanted) in [
+            ("10.0.3.1/33", "port 0: 10.0.3.1/33 has more bits than an address"),
+            ("224.0.0.1/24", "port 0: 224.0.0.1 is not an address of one host"),
+            ("10.0.2.1/30", "ports 0 and 1 both have 10.0.2.1: give each another address"),
+            (
+                "10.0.2.9/24",
+                "ports 0 and 1 have the same network 10.0.2.0/24: packets to it could go either way",
+            ),
+        ] {
+            assert_eq!(refusal(|of| of.ports[0].addresses.push(own(address))), wanted);
+        }
+    }
+
+    #[test]
+    fn routes_that_lead_nowhere() {
+        for (added, wanted) in [
+            (
+                route("0.0.0.0/0", Towards::Link(2)),
+                "route to 0.0.0.0/0: there is no port 2; the last one is 1",
+            ),
+            (
+                route("0.0.0.0/0", gateway("10.9.9.9", None)),
+                "route to 0.0.0.0/0: 10.9.9.9 is in no network of a port; give a port an address in its network, or name the port",
+            ),
+            (
+                route("0.0.0.0/0", gateway("10.0.1.1", None)),
+                "route to 0.0.0.0/0: 10.0.1.1 is our own address",
+            ),
+            (route("::/0", gateway("10.0.1.9", None)), "route to ::/0: 10.0.1.9 is of the other IP version"),
+        ] {
+            assert_eq!(refusal(|of| of.routes.push(added)), wanted);
+        }
+        let mute = refusal(|of| {
+            of.ports.push(port(3, &[]));
+            of.routes.push(route("0.0.0.0/0", gateway("10.9.9.9", Some(2))));
+        });
+        assert!(mute.contains("port 2 has no address of this IP version to ask 10.9.9.9 from"), "{mute}");
+        assert!(mute.contains("--neighbour 10.9.9.9=MAC"), "{mute}");
+    }
+
+    #[test]
+    fn neighbours_that_cannot_be() {
+        let twice = refusal(|of| {
+            of.neighbours = vec![neighbour("10.0.2.9", None, 1), neighbour("10.0.2.9", Some(1), 2)];
+        });
+        assert_eq!(twice, "neighbour 10.0.2.9 is given twice for port 1");
+        let group = StaticNeighbour { mac: MacAddress::BROADCAST, ..neighbour("10.0.2.9", None, 1) };
+        assert!(
+            refusal(|of| of.neighbours.push(group)).contains("ff:ff:ff:ff:ff:ff is no address of a device")
+        );
+    }
+
+    #[test]
+    fn a_gateway_that_is_known_needs_no_address_to_ask_from() {
+        let config = ForwardConfig {
+            ports: vec![port(1, &[])],
+            routes: vec![
+                route("0.0.0.0/0", gateway("10.9.9.9", Some(0))),
+                route("::/0", gateway("fe80::9", Some(0))),
+            ],
+            neighbours: vec![neighbour("10.9.9.9", Some(0), 1), neighbour("fe80::9", Some(0), 2)],
+            ..ForwardConfig::default()
+        };
+        let plan = config.plan().unwrap();
+        assert_eq!((plan.hops.len(), plan.prefixes.len()), (2, 2));
+    }
+
+    #[test]
+    fn own_addresses_broadcasts_and_links_have_places_of_their_own() {
+        let plan = config().plan().unwrap();
+        let of = |text: &str| {
+            let PortAddress { address, prefix_bits } = own(text);
+            let found =
+                plan.prefixes.iter().find(|of| (of.network, of.prefix_bits) == (address, prefix_bits));
+            found.map(|of| plan.hops[of.place])
+        };
+        assert_eq!(of("10.0.1.1/32"), Some(Hop::Local));
+        assert_eq!(of("10.0.2.0/24"), Some(Hop::Link(1)));
+        assert_eq!((of("10.0.1.0/32"), of("10.0.1.255/32")), (Some(Hop::Broadcast), Some(Hop::Broadcast)));
+        assert_eq!(of("fe80::1/128"), Some(Hop::Local));
+        assert_eq!(of("fe80::/64"), None, "which link, the address does not say");
     }
 }

@@ -49,13 +49,13 @@ use crate::wire::{self, Addresses, Frame, Malformed, Parsed, ipv4, ipv6};
 pub use config::{ConfigError, ForwardConfig, Port, Route, StaticNeighbour, Towards};
 pub use limit::IcmpLimit;
 pub use neighbour::{ASK_AGAIN_NS, BELIEVED_NS, HELD_ALL, HELD_EACH, LEARNT_MAX, REQUESTS};
+pub use routes::TableFacts;
 
 use config::Hop;
 use events::{Event, Events};
 use limit::TokenBucket;
 use neighbour::{Held, Neighbours, News, Rewrite, Side, ToDo};
 use routes::Routes;
-pub use routes::TableFacts;
 
 /// News that wait for a worker which does not look. What does not fit is asked for again.
 const NEWS_WAITING: usize = 256;
@@ -312,6 +312,9 @@ impl Forward {
     #[cold]
     fn parse_other(&mut self, index: usize, packet: &mut PacketBuf, arrival: Arrival) -> Verdict {
         let mac = self.ports[usize::from(arrival.ingress)].mac;
+        if packet.head_len() < ethernet::HEADER_BYTES && packet.linearize().is_err() {
+            return Verdict::Drop(Reason::NoBuffer);
+        }
         let Some(link) = ethernet::Header::read(packet.data()) else {
             return Verdict::Drop(Reason::Malformed(Malformed::EthernetShort));
         };

@@ -114,10 +114,18 @@ enum State {
     /// Nobody has wanted it yet, or it did not answer.
     Unknown,
     /// So many requests were sent.
-    Asked { times: u8, again_ns: u64 },
-    Known { until_ns: u64 },
+    Asked {
+        times: u8,
+        again_ns: u64,
+    },
+    Known {
+        until_ns: u64,
+    },
     /// Known, but asked again whether it is still so.
-    Doubted { times: u8, again_ns: u64 },
+    Doubted {
+        times: u8,
+        again_ns: u64,
+    },
 }
 
 /// The neighbours of one worker.
@@ -159,7 +167,8 @@ impl Neighbours {
             Some(mac) => (State::Static, self.rewrite(port, mac)),
             None => (State::Unknown, Rewrite::default()),
         };
-        let place = self.add(Some(Entry { port, address, state, held: VecDeque::new(), is_named: true }), rewrite);
+        let place =
+            self.add(Some(Entry { port, address, state, held: VecDeque::new(), is_named: true }), rewrite);
         self.places.insert((port, address), place);
         place
     }
@@ -241,7 +250,7 @@ impl Neighbours {
         learnt
     }
 
-    /// Whether something is to be done at this time.
+    /// Whether something may have to be done at this time.
     #[inline]
     pub(super) fn is_due(&self, now_ns: u64) -> bool {
         now_ns >= self.due_ns
@@ -419,7 +428,8 @@ mod tests {
         assert_eq!(to_do.asks, [Ask { port: 0, address: address(1), whom: Some(MAC) }]);
         assert_eq!(all.get(place as usize).mtu_bytes, 1500);
         assert_eq!(all.learn(&news(1, MAC), BELIEVED_NS + 1, &mut to_do), Learnt::Same);
-        assert!(!all.is_due(2 * BELIEVED_NS));
+        all.tick(2 * BELIEVED_NS, &mut to_do);
+        assert_eq!(to_do.asks.len(), 1, "it is believed for another minute");
         // Not answered this time.
         for second in 0..4 {
             all.tick(2 * BELIEVED_NS + 1 + second * SECOND, &mut to_do);
@@ -451,7 +461,9 @@ mod tests {
         let mut refused = 0;
         for host in 1..40 {
             let place = all.find_or_add(0, address(host)).unwrap();
-            refused += (0..HELD_EACH as u8).filter(|mark| all.hold(place, packet(*mark), 0, &mut to_do).is_err()).count();
+            refused += (0..HELD_EACH as u8)
+                .filter(|mark| all.hold(place, packet(*mark), 0, &mut to_do).is_err())
+                .count();
         }
         assert_eq!((all.held(), refused), (HELD_ALL, 40 * HELD_EACH - HELD_ALL));
         all.release(&mut to_do);

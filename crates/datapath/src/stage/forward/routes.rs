@@ -103,6 +103,7 @@ fn collected<A: Address>(
 fn twice(prefixes: &[Prefixed]) -> ConfigError {
     let mut seen = HashSet::new();
     let again = prefixes.iter().find(|of| !seen.insert((of.network, of.prefix_bits)));
-    let (network, prefix_bits) = again.map_or((std::net::Ipv4Addr::UNSPECIFIED.into(), 0), |of| (of.network, of.prefix_bits));
+    let (network, prefix_bits) =
+        again.map_or((std::net::Ipv4Addr::UNSPECIFIED.into(), 0), |of| (of.network, of.prefix_bits));
     ConfigError::RouteTwice { network, prefix_bits }
 }

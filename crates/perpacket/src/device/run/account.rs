@@ -5,7 +5,8 @@ use datapath::{Drops, Ledger};
 use linux::process;
 use measure::ledger::{self, Count};
 use measure::record::{
-    Datapath as Results, DatapathEvent, DatapathFaults, DatapathMemory, DatapathPort, DatapathQueue, DatapathThread,
+    Datapath as Results, DatapathEvent, DatapathFaults, DatapathMemory, DatapathPort, DatapathQueue,
+    DatapathThread,
 };
 
 use super::plan::Leftovers;
@@ -46,7 +47,10 @@ impl Account {
         let results = Results {
             wall_ns: receiving().map(|done| done.wall_ns).max().unwrap_or(0),
             threads: done.iter().map(thread).collect(),
-            ports: rx_ports(scenario, &done).into_iter().chain(tx_ports(scenario, &done, &leftovers)).collect(),
+            ports: rx_ports(scenario, &done)
+                .into_iter()
+                .chain(tx_ports(scenario, &done, &leftovers))
+                .collect(),
             queues: queues(scenario, &done, &leftovers),
             events,
             faults: scenario.fault.is_some().then(|| faults(&total(&done).injected)),
@@ -96,7 +100,8 @@ fn ledger(scenario: &Datapath, done: &[Done]) -> ledger::Ledger {
     }
     for done in done {
         if let Role::Consumer(port) = done.role {
-            book.received.push(Count { packets: done.packets, seen_by: format!("reader of UDP port {port}") });
+            book.received
+                .push(Count { packets: done.packets, seen_by: format!("reader of UDP port {port}") });
         }
     }
     let mut drops = Drops::default();

@@ -161,7 +161,8 @@ fn synthetic(frames: Option<&FrameSource>, wanted: Use) -> Result<Opened> {
 
 /// With a queue for each thread, unless a number is given: then threads share them in turn.
 fn dummy(queues: Option<usize>, scenario: &Datapath, wanted: Use) -> Result<Opened> {
-    let device = Dummy::new(queues.unwrap_or(wanted.senders), scenario.devices.lock.unwrap_or_default().into());
+    let device =
+        Dummy::new(queues.unwrap_or(wanted.senders), scenario.devices.lock.unwrap_or_default().into());
     let count = queues.unwrap_or(wanted.senders);
     let mut opened = Opened::new(Facts { mac: None, mtu_bytes: MTU_BYTES, longest: 0 });
     for thread in 0..wanted.senders {
@@ -210,7 +211,9 @@ fn af_xdp(name: &str, queue: Option<u32>, ground: &Ground<'_>, wanted: Use) -> R
     let threads = wanted.receivers.max(wanted.senders);
     let queues = receive_queues(&link);
     match queue {
-        Some(queue) => ensure!(queue < queues, "{name} has the queues 0 to {}: there is no queue {queue}", queues - 1),
+        Some(queue) => {
+            ensure!(queue < queues, "{name} has the queues 0 to {}: there is no queue {queue}", queues - 1)
+        }
         None => ensure!(
             threads == queues as usize,
             "{name} has {queues} receiving queues, and there are {threads} threads: use --threads {queues}, name one queue \
@@ -222,7 +225,7 @@ fn af_xdp(name: &str, queue: Option<u32>, ground: &Ground<'_>, wanted: Use) -> R
     for (rx, tx) in device.queues {
         // A side that is not used goes, and its socket with it; the program stays with the other.
         if opened.rx.len() < wanted.receivers {
-            opened.rx.push(RxQueue::LandsIn(Box::new(rx), memory.pool()));
+            opened.rx.push(RxQueue::LandsIn(Box::new(rx), Box::new(memory.pool())));
         }
         if opened.tx.len() < wanted.senders {
             opened.tx.push(Box::new(tx));

@@ -49,7 +49,11 @@ impl CaptureQueue {
             facts.frames += 1;
             facts.longest = facts.longest.max(frame.len());
         }
-        ensure!(facts.frames > 0, "the capture file {} has no frame: there is nothing to receive", path.display());
+        ensure!(
+            facts.frames > 0,
+            "the capture file {} has no frame: there is nothing to receive",
+            path.display()
+        );
         Ok(facts)
     }
 
@@ -70,7 +74,8 @@ impl CaptureQueue {
     }
 
     fn read(&mut self) -> Result<bool, DeviceError> {
-        let captured = self.reader.next_frame(&mut self.frame).map_err(|error| damaged(&self.path, &error))?;
+        let captured =
+            self.reader.next_frame(&mut self.frame).map_err(|error| damaged(&self.path, &error))?;
         Ok(captured.is_some())
     }
 }
@@ -171,8 +176,13 @@ impl Shared {
     fn write(&mut self, ns: u64, frame: &[u8]) -> Result<(), DeviceError> {
         let Some(writer) = &mut self.writer else { return Ok(()) };
         writer.write(ns, frame).map_err(|source| {
-            self.failure.get_or_insert_with(|| format!("write the capture file {}: {source}", self.path.display()));
-            DeviceError::File { doing: "write the capture file", path: self.path.display().to_string(), source }
+            self.failure
+                .get_or_insert_with(|| format!("write the capture file {}: {source}", self.path.display()));
+            DeviceError::File {
+                doing: "write the capture file",
+                path: self.path.display().to_string(),
+                source,
+            }
         })
     }
 }

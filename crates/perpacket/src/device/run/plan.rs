@@ -127,7 +127,8 @@ impl<'a> Builder<'a> {
         for opened in &mut self.rx {
             let longest = opened.facts.longest;
             for (queue, worker) in opened.rx.drain(..).zip(&mut workers) {
-                let queue = decorated(queue, self.scenario, self.witness.as_ref(), &mut self.queues, longest)?;
+                let queue =
+                    decorated(queue, self.scenario, self.witness.as_ref(), &mut self.queues, longest)?;
                 let side = receiver(queue, receive.alloc.unwrap_or_default(), receive.mode, longest)?;
                 *worker = Some(match worker.take() {
                     Some(worker) => worker.receive(side),
@@ -285,7 +286,7 @@ fn decorated(
         RxQueue::Lands(queue) if lends => {
             RxQueue::Lends(lend(Box::new(Lending::new(queue, page_pool(longest))))?)
         }
-        RxQueue::LandsIn(queue, pool) if lends => RxQueue::Lends(lend(Box::new(Lending::new(queue, pool)))?),
+        RxQueue::LandsIn(queue, pool) if lends => RxQueue::Lends(lend(Box::new(Lending::new(queue, *pool)))?),
         RxQueue::Lends(queue) => RxQueue::Lends(lend(queue)?),
         RxQueue::Lands(queue) => RxQueue::Lands(land(queue)?),
         RxQueue::LandsIn(queue, pool) => RxQueue::LandsIn(land(queue)?, pool),

@@ -6,13 +6,15 @@ use std::sync::Arc;
 use anyhow::{Context, Result};
 use datapath::stage::PortAddress;
 use datapath::stage::filter::{Action, Network, Rule};
-use datapath::stage::forward::{Forward, ForwardConfig, Port, Route, Router, StaticNeighbour, TableFacts, Towards};
+use datapath::stage::forward::{
+    Forward, ForwardConfig, Port, Route, Router, StaticNeighbour, TableFacts, Towards,
+};
 use datapath::table::synthetic;
 use datapath::wire::ethernet::MacAddress;
 
 use super::open::Facts;
-use crate::device::{Prefix, RouteWord, RuleWord};
 use crate::device::tables::destinations;
+use crate::device::{Prefix, RouteWord, RuleWord};
 use crate::scenario::Datapath;
 
 /// Ethernet addresses of ports whose devices have none, as those of TAP devices: local ones, by number.
@@ -79,7 +81,9 @@ pub(super) fn forward(
     };
     if let Some(made_up) = made_up {
         // A default route of the scenario stands beside one that is made up only if that is not there.
-        let has = |route: &Route| made_up.routes.iter().any(|of| (of.network, of.prefix_bits) == (route.network, route.prefix_bits));
+        let has = |route: &Route| {
+            made_up.routes.iter().any(|of| (of.network, of.prefix_bits) == (route.network, route.prefix_bits))
+        };
         config.routes.retain(|route| !has(route));
         config.routes.extend(&made_up.routes);
         config.neighbours.extend(&made_up.neighbours);

@@ -28,11 +28,7 @@ impl Template {
     pub(crate) fn compile(program: &str, name: Option<&str>, threads: usize, seed: u64) -> Result<Self> {
         let packets = Packets { name: name.map(str::to_owned), seed, ..Packets::default() };
         // What the program does not say: to the device under test, from the network that it is in.
-        let device = template::Device {
-            mac: Some(SENDER_MAC),
-            ipv4: Some(SENDER),
-            ipv6: Some(SENDER6),
-        };
+        let device = template::Device { mac: Some(SENDER_MAC), ipv4: Some(SENDER), ipv6: Some(SENDER6) };
         let compiled = compile(&packets, program, device)?;
         let template = Self { compiled, threads: threads as u32, seed };
         for thread in 0..threads {
@@ -81,4 +77,3 @@ impl Template {
         Ok(Frames::Made { l2_bytes: longest, make: Box::new(make) })
     }
 }
-

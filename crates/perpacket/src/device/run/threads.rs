@@ -111,7 +111,8 @@ pub(crate) fn run(
     let shared = &shared;
     thread::scope(|scope| {
         let mut threads = Vec::new();
-        let jobs = lanes.into_iter().map(Job::Lane).chain(consumers.into_iter().map(Job::Consumer));
+        let jobs =
+            lanes.into_iter().map(Box::new).map(Job::Lane).chain(consumers.into_iter().map(Job::Consumer));
         for (number, job) in jobs.enumerate() {
             let builder = thread::Builder::new().name(format!("datapath {number}"));
             let started = builder.spawn_scoped(scope, move || job.work(shared));
@@ -138,7 +139,7 @@ pub(crate) fn run(
 }
 
 enum Job {
-    Lane(Lane),
+    Lane(Box<Lane>),
     Consumer(Consumer),
 }
 
@@ -155,7 +156,8 @@ impl Lane {
     fn work(mut self, shared: &Shared) -> Done {
         let (begin, thread) = (clock::monotonic_ns(), clock::thread_cpu_ns());
         let mut waits = 0;
-        let polled = cpu::pin(self.cpu).map_err(anyhow::Error::from).and_then(|()| self.poll_all(shared, &mut waits));
+        let polled =
+            cpu::pin(self.cpu).map_err(anyhow::Error::from).and_then(|()| self.poll_all(shared, &mut waits));
         let (wall_ns, cpu_ns) = (clock::monotonic_ns() - begin, clock::thread_cpu_ns() - thread);
         if polled.is_err() {
             shared.stop.store(true, Ordering::Relaxed);
