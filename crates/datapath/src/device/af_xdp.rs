@@ -264,9 +264,10 @@ impl AfXdpRx {
 impl Land for AfXdpRx {
     #[inline]
     fn post(&mut self, page: Page) -> Result<(), Page> {
-        let has_room = self.queue.room() > 0;
         let result = self.queue.post(page);
-        self.fragment |= result.is_err() && has_room;
+        if let Err(page) = &result {
+            self.fragment |= !self.queue.takes(page);
+        }
         self.posted += u32::from(result.is_ok());
         result
     }

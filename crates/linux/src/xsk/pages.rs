@@ -141,19 +141,31 @@ pub struct PageReceiver {
 impl PageReceiver {
     /// Hands a page to the kernel to receive into. It comes back at once if the kernel has as many as it may, or if it is no whole
     /// page of this region.
+    ///
+    /// The fill ring may be full although the kernel has fewer pages than that: it tells which entries it has taken only when it
+    /// looks for more (`xskq_cons_get_entries`, net/xdp/xsk_queue.h, 6.18).
     #[inline]
     pub fn post(&mut self, page: Page) -> Result<(), Page> {
+        let Some(offset) = self.place(&page) else { return Err(page) };
         let page_bytes = self.socket.region.page_bytes();
-        let offset = self.socket.region.offset_of(&page).filter(|_| page.len() == page_bytes);
-        let Some(offset) = offset.filter(|offset| offset.is_multiple_of(page_bytes as u64)) else {
-            return Err(page);
-        };
         if self.posted_pages == self.most || !self.fill.stage(offset) {
             return Err(page);
         }
         self.posted_pages += 1;
         self.posted[offset as usize / page_bytes] = Some(page);
         Ok(())
+    }
+
+    /// Whether it is a whole page of this region, so that it can be posted.
+    pub fn takes(&self, page: &Page) -> bool {
+        self.place(page).is_some()
+    }
+
+    #[inline]
+    fn place(&self, page: &Page) -> Option<u64> {
+        let page_bytes = self.socket.region.page_bytes();
+        let offset = self.socket.region.offset_of(page).filter(|_| page.len() == page_bytes);
+        offset.filter(|offset| offset.is_multiple_of(page_bytes as u64))
     }
 
     /// Tells the kernel of the pages posted so far, and wakes it if it asks for that: to be called after a burst.
