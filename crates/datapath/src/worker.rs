@@ -187,19 +187,21 @@ impl Worker {
             None => {}
         }
         self.batch.verdicts.clear();
+        let mut result = Ok(());
         for (port, leaving) in self.ports.iter_mut().zip(&mut self.leaving) {
             if leaving.is_empty() {
-                port.complete(&mut self.done)?;
+                result = result.and(port.complete(&mut self.done));
                 continue;
             }
             let offered = leaving.len();
-            port.transmit(leaving, &mut self.done)?;
+            // A device that fails leaves what it has not taken, as one without room does: all of it is accounted for.
+            result = result.and(port.transmit(leaving, &mut self.done));
             self.taken += (offered - leaving.len()) as u64;
             self.drops.count(Reason::TxFull, leaving.len() as u64);
             self.done.append(leaving);
         }
         self.receives[from].1.reclaim(&mut self.done);
-        Ok(())
+        result
     }
 
     /// A batch with one verdict: nothing is moved.

@@ -181,3 +181,35 @@ proptest! {
         prop_assert_eq!(slow + ledger.drops.of(Reason::TxFull), count(3));
     }
 }
+
+/// A device that takes some packets and then fails.
+struct Failing(usize);
+
+impl Transmit for Failing {
+    fn transmit(
+        &mut self,
+        packets: &mut Vec<PacketBuf>,
+        done: &mut Vec<PacketBuf>,
+    ) -> Result<(), DeviceError> {
+        done.extend(packets.drain(..self.0.min(packets.len())));
+        Err(DeviceError::Setup("the link is down".into()))
+    }
+
+    fn totals(&mut self) -> TxTotals {
+        TxTotals::default()
+    }
+}
+
+#[test]
+fn the_account_closes_when_a_device_fails() {
+    let dummy = Dummy::new(1, TxLock::Queue);
+    let mut worker = Worker::new(Box::new(Script { fates: vec![2, 3, 2, 3, 3, 2], next: 0 }))
+        .stage(Fate::default())
+        .port(Box::new(Failing(1)))
+        .port(Box::new(dummy.queue(0).unwrap()));
+    worker.poll(64, 0).unwrap_err();
+    let ledger = worker.ledger();
+    assert!(ledger.closes(), "{ledger:?}");
+    assert_eq!((ledger.transmitted, ledger.drops.of(Reason::TxFull)), (1 + 3, 2));
+    assert_eq!(dummy.totals()[0].packets, 3, "the other port goes on");
+}

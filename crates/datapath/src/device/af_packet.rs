@@ -112,6 +112,16 @@ pub struct AfPacketTx {
 }
 
 impl AfPacketTx {
+    /// Whether there was room.
+    fn queue_or_kick(&mut self, packet: &PacketBuf) -> Result<bool, DeviceError> {
+        if self.queue(packet)? {
+            return Ok(true);
+        }
+        // The ring is full of what no call has sent yet, or of what the device still has.
+        self.ring.kick()?;
+        self.queue(packet)
+    }
+
     /// Sends by a device of the calling thread's namespace frames as long as its MTU allows now.
     ///
     /// # Errors
@@ -159,19 +169,22 @@ impl Transmit for AfPacketTx {
         done: &mut Vec<PacketBuf>,
     ) -> Result<(), DeviceError> {
         let mut taken = 0;
+        let mut failed = None;
         for packet in packets.iter() {
-            if !self.queue(packet)? {
-                // The ring is full of what no call has sent yet, or of what the device still has.
-                self.ring.kick()?;
-                if !self.queue(packet)? {
+            match self.queue_or_kick(packet) {
+                Ok(true) => taken += 1,
+                Ok(false) => break,
+                Err(error) => {
+                    failed = Some(error);
                     break;
                 }
             }
-            taken += 1;
         }
         move_front(packets, taken, done);
-        self.ring.kick()?;
-        Ok(())
+        match failed {
+            Some(error) => Err(error),
+            None => Ok(self.ring.kick()?),
+        }
     }
 
     fn complete(&mut self, _done: &mut Vec<PacketBuf>) -> Result<(), DeviceError> {

@@ -10,6 +10,7 @@ use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
 
 use super::{DeviceError, Injected, Land, Landed, Lend, RxTotals};
+use crate::BUDGET;
 
 const MILLION: u32 = 1_000_000;
 
@@ -392,7 +393,11 @@ impl Land for FaultyLand {
 
     fn landed(&mut self) -> Result<Option<Landed>, DeviceError> {
         let mut next = self.later.next(&mut None);
-        while next.is_none() {
+        // Bounded: where every frame is dropped, the caller must come to look at the time.
+        for _ in 0..BUDGET {
+            if next.is_some() {
+                break;
+            }
             match self.queue.landed()? {
                 Some(landed) => next = self.meet(landed),
                 None => {

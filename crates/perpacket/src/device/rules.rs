@@ -352,12 +352,15 @@ impl FromStr for FaultWord {
 
     fn from_str(text: &str) -> Result<Self> {
         let mut fault = Self::default();
+        let mut seen = Vec::new();
         for part in text.split(',') {
             let (key, share) =
                 part.split_once('=').with_context(|| format!("`{part}` is no fault: write drop=1000ppm"))?;
             let (share, delay) =
                 share.split_once('@').map_or((share, None), |(share, delay)| (share, Some(delay)));
             let key = key.trim();
+            ensure!(!seen.contains(&key), "`{text}`: {key} is given twice");
+            seen.push(key);
             *fault.field(key)? = millionths(share.trim())?;
             if let Some(delay) = delay {
                 ensure!(key == "delay", "`{part}`: only a delay has a length");

@@ -52,11 +52,12 @@ impl Routing {
     fn make(prefixes: u32) -> Result<Self> {
         let table = synthetic::ipv4(prefixes as usize, NEXT_HOPS, SEED);
         let gateway = |index: usize| IpAddr::V4(Ipv4Addr::new(198, 18, 1, index as u8 + 2));
-        let routes = table.as_slice().iter().map(|route| Route {
-            network: IpAddr::V4(route.prefix.address().into()),
-            prefix_bits: route.prefix.length(),
-            towards: Towards::Gateway { address: gateway(route.next_hop.index()), port: Some(1) },
-        });
+        let routes =
+            table.as_slice().iter().filter(|route| is_elsewhere(route.prefix.address())).map(|route| Route {
+                network: IpAddr::V4(route.prefix.address().into()),
+                prefix_bits: route.prefix.length(),
+                towards: Towards::Gateway { address: gateway(route.next_hop.index()), port: Some(1) },
+            });
         let neighbours = (0..NEXT_HOPS).map(|index| StaticNeighbour {
             address: gateway(index.into()),
             port: Some(1),
@@ -98,6 +99,12 @@ pub(super) fn destinations(prefixes: &[(u32, u8)], seed: u64) -> Result<Arc<[u32
     }
     ensure!(false, "its prefixes hold no addresses that packets are forwarded to");
     Ok(addresses.into())
+}
+
+/// Whether a prefix that was made up does not begin among the addresses that our own links have (198.18.0.0/15): it may be that
+/// of a link.
+pub(super) fn is_elsewhere(address: u32) -> bool {
+    address >> 17 != u32::from_be_bytes([198, 18, 0, 0]) >> 17
 }
 
 /// Whether a router forwards packets to this address, and it is not that of one of our own links (198.18.0.0/15).

@@ -148,7 +148,8 @@ fn totals(results: &Results) -> String {
         results.wall_ns as f64 / 1e9,
         pps(received)
     );
-    if let Some(cost) = per_packet(cpu_ns, received) {
+    let worked = results.threads.iter().all(worked);
+    if let Some(cost) = per_packet(cpu_ns, received).filter(|_| worked) {
         line += &format!(", {cost} ns CPU time a packet");
     }
     let sends = results.ports.iter().any(|port| port.direction == "tx");
@@ -170,7 +171,7 @@ fn threads(results: &Results) -> String {
             or_none(thread.cpu.map(|cpu| cpu.to_string())),
             thousands(thread.packets),
             thousands(per_second(thread.packets, thread.wall_ns)),
-            or_none(per_packet(thread.cpu_ns, thread.packets)),
+            or_none(worked(thread).then(|| per_packet(thread.cpu_ns, thread.packets)).flatten()),
             or_none(thread.polls.map(thousands)),
             or_none(full_share(thread)),
             thousands(thread.waits),
@@ -178,6 +179,11 @@ fn threads(results: &Results) -> String {
     }
     align_right(&mut table, 1);
     table.to_string()
+}
+
+/// Whether its time is that of packets: with fewer packets than polls it mostly looked for some.
+fn worked(thread: &DatapathThread) -> bool {
+    thread.polls.is_none_or(|polls| thread.packets >= polls)
 }
 
 fn full_share(thread: &DatapathThread) -> Option<String> {

@@ -13,7 +13,7 @@ use datapath::table::synthetic;
 use datapath::wire::ethernet::MacAddress;
 
 use super::open::Facts;
-use crate::device::tables::destinations;
+use crate::device::tables::{destinations, is_elsewhere};
 use crate::device::{Prefix, RouteWord, RuleWord};
 use crate::scenario::Datapath;
 
@@ -41,7 +41,8 @@ impl MadeUp {
         }
         let table = synthetic::ipv4(prefixes, NEXT_HOPS, seed);
         let hop = |index: usize| IpAddr::V4((FIRST_HOP.to_bits() + index as u32).into());
-        let routes = table.as_slice().iter().map(|route| Route {
+        let made_up = table.as_slice().iter().filter(|route| is_elsewhere(route.prefix.address()));
+        let routes = made_up.map(|route| Route {
             network: IpAddr::V4(route.prefix.address().into()),
             prefix_bits: route.prefix.length(),
             towards: Towards::Gateway { address: hop(route.next_hop.index()), port: Some(0) },
