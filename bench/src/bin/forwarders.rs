@@ -60,6 +60,9 @@ struct Args {
     /// Seed of the order
     #[arg(long, default_value_t = 1)]
     seed: u64,
+    /// Only those over this: af-xdp or af-packet
+    #[arg(long, value_parser = ["af-xdp", "af-packet"])]
+    over: Option<String>,
     /// The program under test
     #[arg(long, default_value = "target/release/perpacket")]
     perpacket: PathBuf,
@@ -79,7 +82,8 @@ fn main() -> ExitCode {
 /// Measures and prints; whether every goal is met.
 fn run(args: &Args) -> Result<bool> {
     let ground = Ground::prepare()?;
-    let forwarders = Forwarder::all(&args.perpacket.canonicalize().context("find perpacket")?);
+    let mut forwarders = Forwarder::all(&args.perpacket.canonicalize().context("find perpacket")?);
+    forwarders.retain(|forwarder| args.over.as_ref().is_none_or(|over| *over == forwarder.over));
     let mut rates: Vec<Vec<f64>> = vec![Vec::new(); forwarders.len()];
     let mut order = Seed(args.seed).order();
     let mut places: Vec<usize> = (0..forwarders.len()).collect();
@@ -150,6 +154,8 @@ impl Net {
 /// A forwarder, as a program.
 struct Forwarder {
     name: &'static str,
+    /// What it receives from and sends to.
+    over: &'static str,
     /// The one that it is compared with, if it is ours: several are.
     against: &'static [&'static str],
     command: Vec<String>,
@@ -157,13 +163,15 @@ struct Forwarder {
 
 impl Forwarder {
     fn all(perpacket: &std::path::Path) -> Vec<Self> {
-        let ours = |name, device: &str, against| Self {
+        let ours = |name, over: &'static str, receive: &str, against| Self {
             name,
+            over,
             against,
             command: [
                 perpacket.to_string_lossy().as_ref(),
                 "datapath forward --busy --cpus 0 --quiet --no-save --time 1min",
-                &format!("--port {device}:s0 --port {device}:s1 --allow-device s0 --allow-device s1"),
+                &format!("--port {over}:s0 --port {over}:s1 --allow-device s0 --allow-device s1"),
+                &format!("--receive {receive}"),
                 "--address 0=198.18.0.254/24 --address 1=198.19.0.254/24",
                 "--neighbour 1=198.19.0.2=02:00:00:00:02:02",
             ]
@@ -172,13 +180,17 @@ impl Forwarder {
             .map(str::to_owned)
             .collect(),
         };
-        let testpmd = |name, driver: &str, mode: &str| Self {
+        let testpmd = |name, over: &'static str, mode: &str| Self {
             name,
+            over,
             against: &[],
             command: [
                 "dpdk-testpmd -l 0,1 --main-lcore 1 --no-huge -m 512 --no-pci --no-telemetry",
                 &format!("--file-prefix perpacket-{}", std::process::id()),
-                &format!("--vdev net_{driver}0,iface=s0 --vdev net_{driver}1,iface=s1"),
+                &format!(
+                    "--vdev net_{driver}0,iface=s0 --vdev net_{driver}1,iface=s1",
+                    driver = over.replace('-', "_")
+                ),
                 &format!("-- --forward-mode={mode} --auto-start --total-num-mbufs=16384 --no-flush-rx"),
             ]
             .join(" ")
@@ -187,12 +199,17 @@ impl Forwarder {
             .collect(),
         };
         vec![
-            ours("perpacket af-xdp", "af-xdp", &["testpmd af_xdp macswap", "testpmd af_xdp io"]),
-            testpmd("testpmd af_xdp macswap", "af_xdp", "macswap"),
-            testpmd("testpmd af_xdp io", "af_xdp", "io"),
-            ours("perpacket af-packet", "af-packet", &["testpmd af_packet macswap", "testpmd af_packet io"]),
-            testpmd("testpmd af_packet macswap", "af_packet", "macswap"),
-            testpmd("testpmd af_packet io", "af_packet", "io"),
+            ours("perpacket af-xdp", "af-xdp", "page-pool", &["testpmd af_xdp macswap", "testpmd af_xdp io"]),
+            testpmd("testpmd af_xdp macswap", "af-xdp", "macswap"),
+            testpmd("testpmd af_xdp io", "af-xdp", "io"),
+            ours(
+                "perpacket af-packet",
+                "af-packet",
+                "copy",
+                &["testpmd af_packet macswap", "testpmd af_packet io"],
+            ),
+            testpmd("testpmd af_packet macswap", "af-packet", "macswap"),
+            testpmd("testpmd af_packet io", "af-packet", "io"),
         ]
     }
 
