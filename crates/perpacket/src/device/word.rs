@@ -179,7 +179,7 @@ mod tests {
             ("af-xdp:a:b", "`b` is no queue"),
             ("af-xdp::0", "is no name of a device"),
             ("tap:a-name-that-is-too-long", "1 to 15 bytes"),
-            ("eth0", "kind of device"),
+            ("veth7", "kind of device"),
         ] {
             let error = text.parse::<DeviceWord>().unwrap_err().to_string();
             assert!(error.contains(why), "{text}: {error}");
