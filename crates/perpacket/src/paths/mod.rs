@@ -57,6 +57,8 @@ pub(crate) trait Path: fmt::Debug + Sync {
             source_port: 1024,
             destination_port: FIRST_PORT,
             flows: cell.setting.flows,
+            sources: 1,
+            stamp: false,
             frame_bytes: cell.frame_bytes,
         }
     }
