@@ -15,8 +15,8 @@ use measure::ledger::{Drop, Ledger};
 use crate::paths::{self, XDP_DROPS};
 
 /// MIB counters of a namespace in which a packet ends, and what they mean. `UdpInErrors` is absent: it contains the
-/// two UDP counters below (net/ipv4/udp.c, 6.18).
-const MIB: [(&str, &str); 14] = [
+/// three UDP counters below (net/ipv4/udp.c, 6.18).
+const MIB: [(&str, &str); 16] = [
     ("Ip.InHdrErrors", "bad IP header, or TTL used up"),
     ("Ip.InAddrErrors", "address not for this host"),
     ("Ip.InUnknownProtos", "no such protocol"),
@@ -25,7 +25,9 @@ const MIB: [(&str, &str); 14] = [
     ("Ip.OutNoRoutes", "no route"),
     ("IpExt.InNoRoutes", "no route for a packet to forward"),
     ("IpExt.InTruncatedPkts", "shorter than its header says"),
+    ("TcpExt.IPReversePathFilter", "refused by the reverse path filter"),
     ("Udp.RcvbufErrors", "socket receive buffer full"),
+    ("Udp.MemErrors", "no memory left for UDP (net.ipv4.udp_mem)"),
     ("Udp.InCsumErrors", "bad UDP checksum"),
     ("Udp.NoPorts", "no socket on that port"),
     ("Ip6InHdrErrors", "bad IPv6 header, or hop limit used up"),
