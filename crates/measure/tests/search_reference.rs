@@ -3,7 +3,7 @@
 
 use measure::search::{
     Class, Criterion, Ending, Goal, Limits, Next, Sample, Search, TrialResult, classify,
-    conditional_throughput,
+    conditional_throughput, exceed_ratios,
 };
 use serde_json::Value;
 

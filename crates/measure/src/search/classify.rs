@@ -2,6 +2,10 @@
 
 use serde::{Deserialize, Serialize};
 
+/// Sums of seconds are right to this share. Ten times 0.1 s is a little less than 1 s in binary, and must not be held for
+/// a trial that is missing.
+const ROUNDING: f64 = 1e-9;
+
 /// What decides a load.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Criterion {
@@ -76,7 +80,7 @@ impl Sums {
 #[must_use]
 pub fn classify(criterion: &Criterion, samples: &[Sample]) -> Class {
     let sums = Sums::of(criterion, samples);
-    let allowed_s = sums.whole_s * criterion.exceed_ratio;
+    let allowed_s = sums.whole_s * (criterion.exceed_ratio + ROUNDING);
     match (sums.high_at_best_s <= allowed_s, sums.high_at_worst_s <= allowed_s) {
         (true, true) => Class::Lower,
         (false, false) => Class::Upper,
@@ -102,16 +106,17 @@ pub fn conditional_throughput(load_pps: f64, criterion: &Criterion, samples: &[S
         samples.iter().filter(|sample| sample.duration_s >= criterion.trial_s).collect();
     full.sort_by(|a, b| a.loss_ratio.total_cmp(&b.loss_ratio));
     let full_s: f64 = full.iter().map(|sample| sample.effective_s).sum();
-    let mut remaining = criterion.duration_sum_s.max(full_s) * (1.0 - criterion.exceed_ratio);
+    let whole_s = criterion.duration_sum_s.max(full_s);
+    let (mut remaining, rounding) = (whole_s * (1.0 - criterion.exceed_ratio), whole_s * ROUNDING);
     let mut loss_ratio = full.first()?.loss_ratio;
     for sample in full {
-        if remaining <= 0.0 {
+        if remaining <= rounding {
             break;
         }
         loss_ratio = sample.loss_ratio;
         remaining -= sample.effective_s;
     }
-    if remaining > 0.0 {
+    if remaining > rounding {
         loss_ratio = 1.0;
     }
     Some(load_pps * (1.0 - loss_ratio))
@@ -138,6 +143,16 @@ mod tests {
         assert_eq!(classify(&HALF, &[high, high]), Class::Undecided);
         assert_eq!(classify(&HALF, &[high, high, high]), Class::Upper);
         assert_eq!(classify(&HALF, &[high, high, low, low]), Class::Lower);
+    }
+
+    #[test]
+    fn ten_tenths_are_one() {
+        let strict = Criterion { loss_ratio: 0.0, exceed_ratio: 0.0, trial_s: 0.1, duration_sum_s: 1.0 };
+        let samples = [sample(0.1, 0.0); 10];
+        assert_ne!(samples.iter().map(|sample| sample.effective_s).sum::<f64>(), 1.0);
+        assert_eq!(classify(&strict, &samples), Class::Lower);
+        assert_eq!(classify(&strict, &samples[1..]), Class::Undecided);
+        assert_eq!(conditional_throughput(1000.0, &strict, &samples), Some(1000.0));
     }
 
     #[test]

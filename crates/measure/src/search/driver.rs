@@ -13,7 +13,8 @@ use super::trials::{Bounds, ByLoad};
 /// What to do next.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Next {
-    /// Make this trial and [`Search::record`] it.
+    /// Make this trial and [`Search::record`] it. Send for so many seconds and no longer, whatever was sent by then: the
+    /// first trial is made at the greatest load, which a sender may be far from.
     Trial {
         /// The load, in packets per second.
         load_pps: f64,
@@ -69,10 +70,9 @@ impl Search {
         let widths: Vec<f64> = goals.iter().map(|goal| goal.width).collect();
         let grid = Grid::new(limits.min_pps, limits.max_pps, &widths);
         let targets: Vec<Vec<Target>> = goals.iter().map(|goal| targets(goal, &grid)).collect();
-        let coarsest: Vec<Target> = targets.iter().filter_map(|targets| targets.first().copied()).collect();
         let phase = match limits.warm_up_s {
             Some(duration_s) => Phase::WarmUp { duration_s },
-            None => Phase::Opening(Opening::new(&coarsest, &grid)),
+            None => Phase::Opening(opening(&targets, &grid)),
         };
         Ok(Search {
             goals,
@@ -219,9 +219,7 @@ impl Search {
     fn advance(&mut self, asked: &Asked, trial: &Trial) {
         match &mut self.phase {
             Phase::WarmUp { .. } => {
-                let coarsest: Vec<Target> =
-                    self.targets.iter().filter_map(|targets| targets.first().copied()).collect();
-                self.phase = Phase::Opening(Opening::new(&coarsest, &self.grid));
+                self.phase = Phase::Opening(opening(&self.targets, &self.grid));
             }
             Phase::Opening(opening) => {
                 if let Some(start) = opening.made(trial, &self.sender, &self.grid) {
@@ -288,6 +286,11 @@ impl Search {
             _ => Ending::Unfinished,
         }
     }
+}
+
+fn opening(targets: &[Vec<Target>], grid: &Grid) -> Opening {
+    let coarsest: Vec<Target> = targets.iter().filter_map(|targets| targets.first().copied()).collect();
+    Opening::new(&coarsest, grid)
 }
 
 /// Is this trial to be made before the other, which belongs to an earlier goal? The lowest load first, so that what is known

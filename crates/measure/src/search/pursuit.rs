@@ -1,7 +1,8 @@
 //! The way to one goal: through coarser targets, by proposing one trial after another.
 //!
-//! The draft leaves this open. What is done here is what `MLRsearch` 1.2.1 does, since its choices are proven: each target has
-//! half the width of the one before and more seconds; the interval that one target found is where the next one begins.
+//! The draft leaves this open. What is done here is what `MLRsearch` 1.2.1 does, since its choices are proven: each target
+//! has half the width of the one before and more seconds; the interval that one target found is where the next one
+//! begins.
 
 use super::classify::Criterion;
 use super::goal::Goal;
