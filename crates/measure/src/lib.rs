@@ -27,8 +27,10 @@
 //! | [`mod@crossover`] | from which frame size on the other variant is cheaper |
 //! | [`ledger`] | where every packet ended |
 //! | [`gaps`] | how evenly packets followed each other |
-//! | [`share`] | what a few runs received, and whether one setting receives more |
+//! | [`delay`] | how long packets were on their way |
 //! | [`window`] | which numbered packets were lost, came twice, or out of order |
+//! | [`arrivals`] | both of these for each flow, as a receiver sees the stamps of packets |
+//! | [`share`] | what a few runs received, and whether one setting receives more |
 //! | [`search`] | the highest load that meets a loss ratio |
 //! | [`foil`] | the usual methods that mislead, for tables beside ours |
 //! | [`record`] | `perpacket.record/1`, read and written |
@@ -54,9 +56,11 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 #![forbid(unsafe_code)]
 
+pub mod arrivals;
 pub mod calibrate;
 pub mod cluster;
 pub mod crossover;
+pub mod delay;
 pub mod foil;
 pub mod gaps;
 pub mod holm;
@@ -71,6 +75,7 @@ pub mod sequential;
 pub mod share;
 pub mod sign;
 pub mod slice;
+mod times;
 pub mod verdict;
 pub mod warmup;
 pub mod window;
