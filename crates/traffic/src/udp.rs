@@ -407,8 +407,8 @@ mod tests {
             for (end, receiver) in ends.iter_mut().enumerate() {
                 let got = drain(receiver);
                 assert_eq!(got.len(), if end == 0 { 11 } else { 10 });
-                for source in 0..2 {
-                    let of_flow: Vec<_> = got.iter().filter(|(port, _)| *port == sources[source]).collect();
+                for (source, own) in sources.iter().enumerate() {
+                    let of_flow: Vec<_> = got.iter().filter(|(port, _)| port == own).collect();
                     let numbers = (0..21).filter(|number| number % 2 == source && number / 2 % 2 == end);
                     let expected: Vec<u8> = numbers.map(|number| (number % most) as u8).collect();
                     let found: Vec<u8> = of_flow.iter().map(|(_, payload)| payload[0]).collect();
