@@ -118,6 +118,7 @@ fn what_a_device_cannot_have_is_explained() {
     assert!(matches!(&error, SteeringError::Kernel { .. }), "{error}");
     assert!(error.to_string().contains("chooses among transmit queues"), "{error}");
 
+    DeviceSteering { threaded: Some(false), ..none() }.apply(&lab, "sys", "s0").unwrap();
     let error = refused(DeviceSteering { threaded: Some(true), ..none() });
     assert!(error.to_string().contains("s0") && error.to_string().contains("GRO"), "{error}");
 
@@ -130,34 +131,48 @@ fn what_a_device_cannot_have_is_explained() {
     assert!(error.to_string().contains("missing") && error.to_string().contains("Name a device"), "{error}");
 }
 
+const FRAMES: u32 = 300;
+
 fn softnet(cpu: usize) -> SoftnetCpu {
     let all = procfs::softnet_stat(&procfs::read_net("softnet_stat").unwrap());
     all.into_iter().find(|line| line.cpu as usize == cpu).unwrap()
 }
 
-/// Sends frames one by one from `here`, and receives each. Returns by how much the counters of the CPU `there` grew: packets, and
-/// times that it was asked to take some.
-fn send_from(lab: &Lab, here: usize, there: usize, frames: u32) -> (u32, u32) {
+/// What the frames did.
+struct Went {
+    /// The CPU that put the last of them into the socket.
+    cpu: u32,
+    /// By how much the counters of the other CPU grew: packets, and times that it was asked to take some. Other work on the machine
+    /// adds to them.
+    packets: u32,
+    asked: u32,
+}
+
+/// Sends frames one by one from the CPU `here`, and awaits each.
+fn send_from(lab: &Lab, here: usize, there: usize) -> Went {
     let (from, to): (SocketAddr, SocketAddr) =
         ("198.18.0.1:9".parse().unwrap(), "198.18.0.2:9".parse().unwrap());
     let receiver = lab.netns("sys").run(|| UdpSocket::bind(to).unwrap()).unwrap();
+    // Only a connected socket notes the CPU (`__udp_queue_rcv_skb`, net/ipv4/udp.c, 6.18).
+    receiver.connect(from).unwrap();
     receiver.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
     let before = softnet(there);
     lab.netns("gen")
         .run(|| {
             linux::cpu::pin(here).unwrap();
             let sender = UdpSocket::bind(from).unwrap();
-            for _ in 0..frames {
+            for _ in 0..FRAMES {
                 sender.send_to(&[0; 18], to).unwrap();
                 receiver.recv(&mut [0; 64]).unwrap();
             }
         })
         .unwrap();
     let after = softnet(there);
-    (
-        after.processed.wrapping_sub(before.processed),
-        after.received_rps.unwrap().wrapping_sub(before.received_rps.unwrap()),
-    )
+    Went {
+        cpu: rustix::net::sockopt::socket_incoming_cpu(&receiver).unwrap(),
+        packets: after.processed.wrapping_sub(before.processed),
+        asked: after.received_rps.unwrap().wrapping_sub(before.received_rps.unwrap()),
+    }
 }
 
 #[test]
@@ -169,14 +184,14 @@ fn rps_hands_packets_to_the_other_cpu() {
     assert!(cpus.len() > 1, "receive packet steering needs two CPUs to be seen");
     let lab = pair(1, false);
     for (here, there) in [(cpus[0], cpus[1]), (cpus[1], cpus[0])] {
-        let steering =
-            DeviceSteering { rps_cpus: Some(CpuMask::of([there]).into()), ..DeviceSteering::default() };
-        steering.apply(&lab, "sys", "s0").unwrap();
-        let (packets, asked) = send_from(&lab, here, there, 300);
-        // Other work may add to the counters, and take nothing away. Each frame was awaited, so each was a request of its own
-        // unless the CPU was still at work on something else.
-        assert!(packets >= 300, "{packets} packets on CPU {there}");
-        assert!(asked > 0, "CPU {there} was never asked");
+        let to = |mask| DeviceSteering { rps_cpus: Some(QueueMasks::All(mask)), ..DeviceSteering::default() };
+        to(CpuMask::none()).apply(&lab, "sys", "s0").unwrap();
+        assert_eq!(send_from(&lab, here, there).cpu as usize, here);
+        to(CpuMask::of([there])).apply(&lab, "sys", "s0").unwrap();
+        let went = send_from(&lab, here, there);
+        assert_eq!(went.cpu as usize, there);
+        assert!(went.packets >= FRAMES, "{} packets on CPU {there}", went.packets);
+        assert!(went.asked > 0, "CPU {there} was never asked");
     }
 }
 
