@@ -266,9 +266,13 @@ fn the_flow_limit_counts_where_packets_come_from() {
     let dropped = after.1.dropped.wrapping_sub(before.1.dropped);
     assert_eq!(after.1.flow_limited, before.1.flow_limited, "the CPU that was to take them");
     assert!(dropped >= limited, "{dropped} dropped there, {limited} by the flow limit");
-    let mut links = lab.netns("sys").run(RouteSocket::open).unwrap().unwrap();
-    let rx_dropped = links.link_stats(lab.device("sys", "s0").ifindex).unwrap().rx_dropped;
+    let stats = |role: &str, device: &str| {
+        let mut socket = lab.netns(role).run(RouteSocket::open).unwrap().unwrap();
+        socket.link_stats(lab.device(role, device).ifindex).unwrap()
+    };
+    let (rx_dropped, tx_dropped) = (stats("sys", "s0").rx_dropped, stats("gen", "g0").tx_dropped);
     assert!(rx_dropped >= u64::from(limited), "{rx_dropped} by the device, {limited} by the flow limit");
+    assert_eq!(tx_dropped, rx_dropped, "the same packets, once more at the sending end of a veth");
     drop(guards);
     assert_eq!(softnet(here).flow_limited, Some(0), "the counter goes with the limit");
 }
