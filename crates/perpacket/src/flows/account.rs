@@ -112,7 +112,8 @@ mod tests {
 
     fn counted(received: u64, counters: &[(Place, &str, i64)]) -> Ledger {
         let sent = Count { packets: 1_000, seen_by: "sending program".into() };
-        let counters = counters.iter().map(|(place, name, by)| (Key::new(place.clone(), *name), *by)).collect();
+        let counters =
+            counters.iter().map(|(place, name, by)| (Key::new(place.clone(), *name), *by)).collect();
         ledger(64, sent, received, &vec![(SYS, counters)])
     }
 
@@ -143,7 +144,11 @@ mod tests {
     fn losses_of_others_are_none_of_ours() {
         let book = counted(
             900,
-            &[(in0(), "rx_dropped", 100), (Place::Softnet(0), "dropped", 5_000), (Place::Softnet(1), "flow_limited", 40)],
+            &[
+                (in0(), "rx_dropped", 100),
+                (Place::Softnet(0), "dropped", 5_000),
+                (Place::Softnet(1), "flow_limited", 40),
+            ],
         );
         assert_eq!(drops(&book), [(FLOW_LIMIT, 40), (BACKLOG, 60)]);
         assert!(book.closes() && book.notes[0].contains("4900 packets of others"), "{book:?}");
@@ -166,7 +171,10 @@ mod tests {
         );
         let found = drops(&book);
         assert_eq!(found.iter().map(|(_, packets)| packets).sum::<u64>(), 200, "{book:?}");
-        assert!(found.contains(&(FILTER, 30)) && found.contains(&("socket receive buffer full", 90)), "{book:?}");
+        assert!(
+            found.contains(&(FILTER, 30)) && found.contains(&("socket receive buffer full", 90)),
+            "{book:?}"
+        );
         assert!(found.contains(&("no socket on that port", 50)) && found.contains(&("bad UDP checksum", 20)));
     }
 

@@ -15,9 +15,10 @@ pub(crate) use measure::gaps::Gaps as Delays;
 use measure::window::{Arrival, Window};
 use template::stamp;
 
+use super::arena::{Blueprint, SOURCE_PORT};
 use super::setting::{self, FlowSetting};
 use crate::paths::SYS;
-use crate::paths::topology::IP_IN0;
+use crate::paths::topology::{IP_G0, IP_IN0};
 use crate::trial::sender::Turn;
 
 /// How long a receiver sleeps where nothing comes: then it looks whether it is asked for something.
@@ -131,12 +132,14 @@ impl Streams {
 }
 
 impl Receivers {
-    /// Binds a socket for each port but the last `closed`, in the system under test, and starts their threads on `cpus` in turn.
+    /// Binds a socket for each port but the closed ones, in the system under test, and starts their threads on the receivers' CPUs
+    /// in turn.
     ///
     /// # Errors
     /// Where a socket cannot be bound or a thread not be started or pinned.
-    pub(crate) fn start(lab: &Lab, setting: &FlowSetting, closed: u32, cpus: &[usize]) -> Result<Self> {
-        let ports = setting.port_count() - closed;
+    pub(crate) fn start(lab: &Lab, blueprint: &Blueprint) -> Result<Self> {
+        let (setting, cpus) = (&blueprint.setting, &blueprint.receiver_cpus);
+        let ports = setting.port_count() - blueprint.closed_ports;
         limits::raise_open_files(u64::from(ports * setting.sockets_per_port) + OTHER_FILES);
         let streams = Streams::of(setting);
         let mut receivers = Self { threads: Vec::new(), stop: Arc::new(AtomicBool::new(false)) };
@@ -145,7 +148,7 @@ impl Receivers {
                 let cpu = cpus[receivers.threads.len() % cpus.len()];
                 let receiver = lab
                     .netns(SYS)
-                    .run(|| UdpReceiver::bind(&spec(setting, port)))?
+                    .run(|| open(blueprint, port))?
                     .with_context(|| format!("open the socket of port {}", setting::port(port)))?;
                 let place = Place { port, socket, cpu, buffer_bytes: receiver.receive_buffer_bytes() };
                 receivers.add(receiver, place, streams)?;
@@ -221,6 +224,14 @@ impl Handle {
             Err(RecvTimeoutError::Disconnected) => bail!("the receiver of port {port} ended before its time"),
         }
     }
+}
+
+fn open(blueprint: &Blueprint, port: u32) -> Result<UdpReceiver, SyscallError> {
+    let receiver = UdpReceiver::bind(&spec(&blueprint.setting, port))?;
+    if blueprint.connected {
+        receiver.connect((IP_G0, SOURCE_PORT).into())?;
+    }
+    Ok(receiver)
 }
 
 fn spec(setting: &FlowSetting, port: u32) -> ReceiverSpec {

@@ -4,6 +4,7 @@ use std::fmt::Display;
 use std::str::FromStr;
 
 use anyhow::{Context, Result, bail, ensure};
+use lab::steering::{CpuMask, QueueMasks};
 use serde::{Deserialize, Serialize};
 use traffic::BackendKind;
 
@@ -56,11 +57,11 @@ pub(crate) struct FlowSetting {
     pub(crate) busy_poll: u32,
     /// Whether the device is polled by receivers alone while they do (SO_PREFER_BUSY_POLL).
     pub(crate) prefer_busy_poll: bool,
-    /// CPUs that receive packet steering uses, as a mask.
+    /// CPUs that receive packet steering uses, as a mask; masks of several queues with `/` between them.
     pub(crate) rps: String,
     /// Entries of the table of receive flow steering; 0 is off.
     pub(crate) rfs: u32,
-    /// CPUs that send by a queue of their own, as a mask (XPS).
+    /// CPUs that send by the device's queues, likewise (XPS).
     pub(crate) xps: String,
     /// CPUs whose backlog refuses packets of a flow that fills it, as a mask.
     pub(crate) flow_limit: String,
@@ -149,25 +150,25 @@ impl FlowSetting {
             (self.busy_poll > 0, "busy_poll above 0", "are in no device's queue that could be polled"),
             (self.prefer_busy_poll, "prefer_busy_poll = on", "are in no device's queue that could be polled"),
             (self.threaded, "threaded = on", "enter behind NAPI"),
-            (self.xps_mask().is_ok_and(|mask| mask != 0), "xps", "are not sent by a device"),
+            (self.xps != OFF, "xps", "are not sent by a device"),
         ];
         let (_, what, why) = named.into_iter().find(|(is_set, ..)| *is_set)?;
         Some(format!("{what} with inject: injected packets {why}, so it would change nothing"))
     }
 
-    /// The mask of receive packet steering; 0 is off.
-    pub(crate) fn rps_mask(&self) -> Result<u64> {
-        mask("rps", &self.rps)
+    /// CPUs of receive packet steering, for each receive queue.
+    pub(crate) fn rps_masks(&self) -> Result<QueueMasks> {
+        self.rps.parse().with_context(|| format!("rps = {}", self.rps))
     }
 
-    /// The mask of XPS; 0 is off.
-    pub(crate) fn xps_mask(&self) -> Result<u64> {
-        mask("xps", &self.xps)
+    /// CPUs that send by each transmit queue.
+    pub(crate) fn xps_masks(&self) -> Result<QueueMasks> {
+        self.xps.parse().with_context(|| format!("xps = {}", self.xps))
     }
 
-    /// The mask of the flow limit; 0 is off.
-    pub(crate) fn flow_limit_mask(&self) -> Result<u64> {
-        mask("flow_limit", &self.flow_limit)
+    /// CPUs under the flow limit.
+    pub(crate) fn flow_limit_mask(&self) -> Result<CpuMask> {
+        self.flow_limit.parse().with_context(|| format!("flow_limit = {}", self.flow_limit))
     }
 
     /// Refuses numbers that mean nothing.
@@ -226,7 +227,7 @@ impl FlowSetting {
             "backlog = {}: 1 to 1,000,000 packets",
             self.backlog.unwrap_or_default()
         );
-        (self.rps_mask()?, self.xps_mask()?, self.flow_limit_mask()?);
+        (self.rps_masks()?, self.xps_masks()?, self.flow_limit_mask()?);
         self.pps()?;
         Ok(())
     }
@@ -385,16 +386,6 @@ pub(crate) fn two_values(text: &str) -> Result<Option<(String, String)>> {
         [a, b] if !a.is_empty() && !b.is_empty() => Ok(Some((a.into(), b.into()))),
         _ => bail!("{text}: one value, or two separated by one comma"),
     }
-}
-
-/// A mask of CPUs in hexadecimal; `off` and 0 have none.
-fn mask(name: &str, text: &str) -> Result<u64> {
-    if text == OFF {
-        return Ok(0);
-    }
-    u64::from_str_radix(text.trim_start_matches("0x"), 16).ok().with_context(|| {
-        format!("{name} = {text}: off, or a CPU mask in hexadecimal is needed, for example 0x2")
-    })
 }
 
 fn number<T: FromStr>(factor: FlowFactor, value: &str) -> Result<T>

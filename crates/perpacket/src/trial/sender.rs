@@ -259,7 +259,10 @@ mod tests {
                     assert_eq!(turn.packet(turn.frame(packet, ports), ports), packet);
                 }
                 let frame = Turn::Sources.frame(packet, ports);
-                assert_eq!((frame % u64::from(ports), frame / u64::from(ports)), (packet % u64::from(ports), packet));
+                assert_eq!(
+                    (frame % u64::from(ports), frame / u64::from(ports)),
+                    (packet % u64::from(ports), packet)
+                );
             }
         }
     }
