@@ -79,6 +79,10 @@ pub(crate) struct ReceiverArgs {
     /// 5 KiB of it, one over a veth pair less than 1 [default: 16MiB]
     #[arg(long, value_name = "BYTES")]
     pub(crate) rcvbuf: Option<String>,
+    /// What a thread does when there is nothing: sleep (whoever delivers a packet wakes it up, which with
+    /// inject is the sender), or spin (it asks again, and its CPU is never idle) [default: sleep]
+    #[arg(long, value_name = "HOW")]
+    pub(crate) wait: Option<String>,
     /// GRO on the receiving device and in the sockets (UDP_GRO); not with inject [default: off]
     #[arg(long, value_name = "ON|OFF")]
     pub(crate) gro: Option<String>,
@@ -146,6 +150,7 @@ impl FlowsArgs {
             (FlowFactor::SocketsPerPort, &receivers.sockets_per_port),
             (FlowFactor::Batch, &receivers.batch),
             (FlowFactor::Rcvbuf, &receivers.rcvbuf),
+            (FlowFactor::Wait, &receivers.wait),
             (FlowFactor::Gro, &receivers.gro),
             (FlowFactor::BusyPoll, &receivers.busy_poll),
             (FlowFactor::PreferBusyPoll, &receivers.prefer_busy_poll),

@@ -16,7 +16,7 @@ use measure::window::{Arrival, Window};
 use template::stamp;
 
 use super::arena::{Blueprint, SOURCE_PORT};
-use super::setting::{self, FlowSetting};
+use super::setting::{self, FlowSetting, Wait};
 use crate::paths::SYS;
 use crate::paths::topology::{IP_G0, IP_IN0};
 use crate::trial::sender::Turn;
@@ -151,18 +151,19 @@ impl Receivers {
                     .run(|| open(blueprint, port))?
                     .with_context(|| format!("open the socket of port {}", setting::port(port)))?;
                 let place = Place { port, socket, cpu, buffer_bytes: receiver.receive_buffer_bytes() };
-                receivers.add(receiver, place, streams)?;
+                receivers.add(receiver, place, streams, setting.wait)?;
             }
         }
         Ok(receivers)
     }
 
-    fn add(&mut self, receiver: UdpReceiver, place: Place, streams: Streams) -> Result<()> {
+    fn add(&mut self, receiver: UdpReceiver, place: Place, streams: Streams, wait: Wait) -> Result<()> {
         let (received, asked) = (Arc::new(Count::default()), Arc::new(AtomicBool::new(false)));
         let (answer, answers) = sync_channel(1);
         let (ready, is_ready) = sync_channel(1);
         let work = Work {
             receiver,
+            wait,
             streams,
             tally: Tally::new(streams),
             received: Arc::clone(&received),
@@ -251,6 +252,7 @@ fn spec(setting: &FlowSetting, port: u32) -> ReceiverSpec {
 /// All that a receiver's thread has.
 struct Work {
     receiver: UdpReceiver,
+    wait: Wait,
     streams: Streams,
     tally: Tally,
     received: Arc<Count>,
@@ -283,9 +285,14 @@ impl Work {
 
     /// Takes a batch, or sleeps for a while.
     fn step(&mut self) -> Result<(), SyscallError> {
-        let batch = self.receiver.recv_batch()?;
+        let batch = match self.wait {
+            Wait::Sleep => self.receiver.recv_wait(NAP)?,
+            Wait::Spin => self.receiver.recv_batch()?,
+        };
         if batch.datagrams == 0 {
-            self.receiver.wait_readable(NAP)?;
+            if self.wait == Wait::Spin {
+                thread::yield_now();
+            }
             return Ok(());
         }
         let now = clock::monotonic_ns();

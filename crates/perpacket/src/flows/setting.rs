@@ -1,6 +1,6 @@
 //! What flows are sent into, and by what two settings can differ.
 
-use std::fmt::Display;
+use std::fmt::{self, Display};
 use std::str::FromStr;
 
 use anyhow::{Context, Result, bail, ensure};
@@ -51,6 +51,8 @@ pub(crate) struct FlowSetting {
     pub(crate) batch: u32,
     /// Receive buffer to ask for, in bytes (SO_RCVBUF, which the kernel doubles).
     pub(crate) rcvbuf: u64,
+    /// What a receiver does when there is nothing.
+    pub(crate) wait: Wait,
     /// GRO on the receiving device and in the sockets.
     pub(crate) gro: bool,
     /// How long a receiver polls its device before it sleeps, in µs (SO_BUSY_POLL); 0 is not at all.
@@ -72,6 +74,38 @@ pub(crate) struct FlowSetting {
     pub(crate) threaded: bool,
 }
 
+/// What a receiver does when there is nothing to read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Wait {
+    /// Sleeps in the receiving call: whoever delivers a packet wakes it up.
+    #[default]
+    Sleep,
+    /// Asks again, and lets other threads run in between: it is never woken up, and its CPU never idle.
+    Spin,
+}
+
+impl fmt::Display for Wait {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Sleep => "sleep",
+            Self::Spin => "spin",
+        })
+    }
+}
+
+impl FromStr for Wait {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "sleep" => Ok(Self::Sleep),
+            "spin" => Ok(Self::Spin),
+            other => Err(format!("wait = {other}: use sleep or spin")),
+        }
+    }
+}
+
 impl Default for FlowSetting {
     fn default() -> Self {
         Self {
@@ -83,6 +117,7 @@ impl Default for FlowSetting {
             sources: 1,
             sockets_per_port: 1,
             batch: 64,
+            wait: Wait::default(),
             rcvbuf: RECEIVE_BUFFER_BYTES,
             gro: false,
             busy_poll: 0,
@@ -249,6 +284,7 @@ impl FlowSetting {
             FlowFactor::SocketsPerPort => own.sockets_per_port = number(factor, value)?,
             FlowFactor::Batch => own.batch = number(factor, value)?,
             FlowFactor::Rcvbuf => own.rcvbuf = bytes(value)?,
+            FlowFactor::Wait => own.wait = value.parse().map_err(anyhow::Error::msg)?,
             FlowFactor::Gro => own.gro = parse_switch(factor.name(), value)?,
             FlowFactor::BusyPoll => own.busy_poll = number_or_off(factor, value)?,
             FlowFactor::PreferBusyPoll => own.prefer_busy_poll = parse_switch(factor.name(), value)?,
@@ -278,6 +314,7 @@ impl FlowSetting {
             FlowFactor::SocketsPerPort => self.sockets_per_port.to_string(),
             FlowFactor::Batch => self.batch.to_string(),
             FlowFactor::Rcvbuf => self.rcvbuf.to_string(),
+            FlowFactor::Wait => self.wait.to_string(),
             FlowFactor::Gro => switch(self.gro),
             FlowFactor::BusyPoll => or_off(self.busy_poll),
             FlowFactor::PreferBusyPoll => switch(self.prefer_busy_poll),
@@ -325,6 +362,7 @@ pub(crate) enum FlowFactor {
     SocketsPerPort,
     Batch,
     Rcvbuf,
+    Wait,
     Gro,
     BusyPoll,
     PreferBusyPoll,
@@ -338,7 +376,7 @@ pub(crate) enum FlowFactor {
 
 impl FlowFactor {
     /// Every factor, with the name of its option.
-    pub(crate) const ALL: [(&'static str, Self); 18] = [
+    pub(crate) const ALL: [(&'static str, Self); 19] = [
         ("backend", Self::Backend),
         ("rate", Self::Rate),
         ("frame", Self::Frame),
@@ -348,6 +386,7 @@ impl FlowFactor {
         ("sockets-per-port", Self::SocketsPerPort),
         ("batch", Self::Batch),
         ("rcvbuf", Self::Rcvbuf),
+        ("wait", Self::Wait),
         ("gro", Self::Gro),
         ("busy-poll", Self::BusyPoll),
         ("prefer-busy-poll", Self::PreferBusyPoll),
