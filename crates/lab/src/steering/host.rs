@@ -1,5 +1,6 @@
 //! Steering that all devices of all namespaces share.
 
+use std::io;
 use std::path::Path;
 
 use linux::cpumask::{self, CpuMask};
@@ -32,7 +33,7 @@ pub struct HostSteering {
     pub netdev_max_backlog: Option<u32>,
     /// Packets that a CPU takes from devices in one go of its receive softirq.
     pub netdev_budget: Option<u32>,
-    /// How long such a go may last, in µs.
+    /// How long such a go may last, in µs. At least two ticks of the kernel's clock: 8000 where it has 250 a second.
     pub netdev_budget_usecs: Option<u32>,
 }
 
@@ -93,7 +94,7 @@ impl HostSteering {
         for (name, value) in wanted {
             let path = folder.join(name);
             // Kept before it is checked, so that after an error they are put back in their order.
-            guards.push(settings.hold(&path, &value.text())?);
+            guards.push(settings.hold(&path, &value.text()).map_err(|error| explain(name, &value, error))?);
             value.check_taken(&in_full(name), &settings.read(&path)?)?;
         }
         Ok(guards)
@@ -137,6 +138,22 @@ impl HostSteering {
 const DEFAULT_FLOW_LIMIT_LENGTH: u32 = 4096;
 /// A table has a byte a bucket and is allocated in one piece; longer ones fail halfway through the CPUs.
 const LONGEST_FLOW_LIMIT: u32 = 1 << 20;
+
+/// The kernel's EINVAL says what it is about.
+fn explain(name: &str, value: &Value, error: JournalError) -> SteeringError {
+    let is_invalid =
+        matches!(&error, JournalError::File { source, .. } if source.kind() == io::ErrorKind::InvalidInput);
+    if !is_invalid {
+        return error.into();
+    }
+    let why = match name {
+        // netdev_budget_usecs_min (net/core/sysctl_net_core.c, 6.18).
+        BUDGET_TIME => "the kernel takes at least two ticks of its clock (2,000,000 µs / CONFIG_HZ)",
+        FLOW_LIMIT_CPUS => "the kernel takes hexadecimal masks of its CPUs",
+        _ => "the kernel does not take this value",
+    };
+    SteeringError::Value { setting: in_full(name), asked: value.text(), why }
+}
 
 fn bad(name: &str, asked: u32, why: &'static str) -> SteeringError {
     SteeringError::Value { setting: in_full(name), asked: asked.to_string(), why }

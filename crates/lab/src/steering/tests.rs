@@ -16,6 +16,8 @@ use crate::journal::HostSettings;
 struct Device {
     written: Vec<(Attribute, String)>,
     settings: BTreeMap<Attribute, String>,
+    /// As for an ordinary user.
+    read_only: bool,
 }
 
 impl Files for Device {
@@ -24,6 +26,11 @@ impl Files for Device {
     }
 
     fn set(&mut self, _: &str, attribute: Attribute, value: &str) -> Result<(), SteeringError> {
+        if self.read_only {
+            let source = SyscallError::new("write setting", "s0", Errno::PERM.into());
+            let next = next_step(Some(attribute), Some(Errno::PERM));
+            return Err(SteeringError::Kernel { device: "s0".to_owned(), source, next });
+        }
         self.written.push((attribute, value.to_owned()));
         let kept = match attribute {
             Attribute::RpsCpus { .. } | Attribute::XpsCpus { .. } => {
@@ -98,6 +105,18 @@ fn what_the_kernel_left_out_is_an_error() {
         "{error}"
     );
     assert!(error.to_string().contains("queues/rx-0/rps_cpus of s0"), "{error}");
+}
+
+#[test]
+fn what_is_so_already_need_not_be_written() {
+    let steering = DeviceSteering { rps_cpus: Some("0x2".parse().unwrap()), ..DeviceSteering::default() };
+    let mut device = Device::default();
+    carry_out(&steering, &mut device).unwrap();
+    device.read_only = true;
+    assert_eq!(carry_out(&steering, &mut device).unwrap().len(), 3);
+    let other = DeviceSteering { rps_cpus: Some("0x1".parse().unwrap()), ..DeviceSteering::default() };
+    let error = carry_out(&other, &mut device).unwrap_err();
+    assert!(error.to_string().contains("net.core.rps_default_mask"), "{error}");
 }
 
 #[test]
