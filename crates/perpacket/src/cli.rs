@@ -85,7 +85,7 @@ pub(crate) struct AbArgs {
     #[arg(value_name = "PATH", required = true)]
     pub(crate) paths: Vec<String>,
     /// What differs, and its two values. It is one of frame, flows, batch or threads; on kernel paths also
-    /// rules, backend, gro, rps, spin or qdisc; on datapath paths alloc, rx, lock, queues or prefixes.
+    /// rules, backend, gro, gso, rps, spin or qdisc; on datapath paths alloc, rx, lock, queues or prefixes.
     /// Without it A and B are the same, which shows the noise that is left (A/A)
     #[arg(long, value_name = "KEY=A,B", conflicts_with_all = ["a", "b"])]
     pub(crate) vary: Option<String>,
@@ -228,8 +228,9 @@ pub(crate) struct FlagArgs {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "How they are sent")]
 pub(crate) struct SendArgs {
-    /// xdp-live, af-xdp, tx-ring, mmsg, inject (into a lab), or pktgen (the kernel's, where it is
-    /// loaded) [default: the best one that works]
+    /// xdp-live, af-xdp, tx-ring, mmsg, inject (into a lab), udp (sockets: packets come from this host's
+    /// addresses, by its routes), or pktgen (the kernel's, where it is loaded) [default: the best one that
+    /// works]
     #[arg(long, value_name = "BACKEND")]
     pub(crate) backend: Option<String>,
     /// Threads that send, each on a CPU of its own
@@ -382,8 +383,8 @@ pub(crate) struct SinkArgs {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "What is measured")]
 pub(crate) struct SettingArgs {
-    /// How frames get in: inject, xdp-live, af-xdp, tx-ring or mmsg [default: the best that the path
-    /// takes and this host has]
+    /// How frames get in: inject, xdp-live, af-xdp, tx-ring, mmsg or udp (sockets: what an application pays)
+    /// [default: the best that the path takes and this host has]
     #[arg(long, value_name = "BACKEND")]
     pub(crate) backend: Option<String>,
     /// Flows, which differ in the destination port
@@ -398,6 +399,10 @@ pub(crate) struct SettingArgs {
     /// GRO, and with it NAPI, on the receiving device (`on` or `off`); not with inject, which bypasses it
     #[arg(long, value_name = "ON|OFF", default_value = "off")]
     pub(crate) gro: String,
+    /// Let sockets hand over up to 64 datagrams as one, which the kernel cuts (`on` or `off`); with the backend
+    /// udp only
+    #[arg(long, value_name = "ON|OFF", default_value = "off")]
+    pub(crate) gso: String,
     /// Receive packet steering: CPU mask of the receiving device, in hexadecimal
     #[arg(long, value_name = "MASK", default_value = "0")]
     pub(crate) rps: String,
@@ -406,7 +411,8 @@ pub(crate) struct SettingArgs {
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub(crate) spin: u32,
     /// Queueing discipline of the sender's device, by its kind (noqueue, pfifo, pfifo_fast, fq, …), with
-    /// default parameters; none bypasses it. With mmsg and tx-ring only: the other ways in never meet it
+    /// default parameters; none bypasses it (udp cannot, and finds none on a veth). With mmsg, tx-ring and udp
+    /// only: the other ways in never meet it
     #[arg(long, value_name = "KIND", default_value = NO_QDISC)]
     pub(crate) qdisc: String,
     /// Threads that send at once, each on a CPU of its own; the cost is the CPU time of all of them. On

@@ -35,6 +35,11 @@ const MIB: [(&str, &str); 16] = [
     ("Ip6InDiscards", "discarded on the way in (IPv6)"),
 ];
 
+/// Counters of packets that a sender was refused, and told so: they are not among those sent. A socket that asks for it
+/// (IP_RECVERR) gets an error for what the queueing discipline or the device dropped (net/ipv4/udp.c, udp_send_skb; counted in
+/// net/ipv4/ip_output.c, ip_send_skb, 6.18).
+const REFUSED: [(&str, &str); 1] = [(paths::GEN, "Ip.OutDiscards")];
+
 /// Name of the socket's own drop counter in a ledger.
 const SOCKET: &str = "socket";
 
@@ -54,7 +59,7 @@ pub(crate) fn add_counters(book: &mut Ledger, grown: &Grown, on_the_way: &[(&str
     for (role, counters) in grown {
         for (key, &by) in counters {
             let name = short_name(key);
-            let passed = on_the_way.contains(&(*role, name));
+            let passed = on_the_way.contains(&(*role, name)) || REFUSED.contains(&(*role, name));
             let reason = match (&key.place, name) {
                 _ if passed => None,
                 (Place::Protocol, "Udp.RcvbufErrors") if socket_known => None,

@@ -38,6 +38,7 @@ impl SettingArgs {
             rules: self.rules,
             batch: self.batch,
             gro: parse_switch("gro", &self.gro)?,
+            gso: parse_switch("gso", &self.gso)?,
             rps: self.rps.clone(),
             spin: self.spin,
             qdisc: self.qdisc.clone(),
