@@ -56,8 +56,8 @@ pub(crate) struct LoadArgs {
     /// Frame size in bytes, with the 4-byte FCS [default: 64]
     #[arg(long, value_name = "BYTES")]
     pub(crate) frame: Option<String>,
-    /// How packets get in: inject (behind the receiving device), xdp-live, af-xdp, tx-ring or mmsg (over a
-    /// veth pair) [default: the best one that works and that no other option rules out]
+    /// How packets get in: inject (behind the receiving device), xdp-live, af-xdp, tx-ring, mmsg or udp
+    /// (over a veth pair) [default: the best one that works and that no other option rules out]
     #[arg(long, value_name = "BACKEND")]
     pub(crate) backend: Option<String>,
 }

@@ -12,7 +12,7 @@ use lab::{HostSettings, Lab, Plan, Port};
 use linux::netns::Netns;
 use linux::procfs::{self, CpuTimes};
 use measure::ledger::Count;
-use measure::record::{FlowCount, FlowReceiver, FlowRun, FlowSender};
+use measure::record::{CpuUse, FlowCount, FlowReceiver, FlowRun, FlowSender};
 use template::{Addresses, CheckedFrame, UdpFrame};
 use traffic::BackendKind;
 
@@ -27,7 +27,7 @@ use crate::paths::{GEN, INGRESS, INGRESS_PEER, SYS};
 use crate::rig::kernel::seen_by;
 use crate::stop::{Deadline, Stop};
 use crate::trial::sender::{Offered, Sender, Turn};
-use crate::trial::{Course, Load, Trial, is_offered};
+use crate::trial::{Course, Load, Trial};
 
 /// First source address of a flood, and the network of all of them.
 const FIRST_SOURCE: std::net::Ipv4Addr = std::net::Ipv4Addr::new(10, 0, 0, 1);
@@ -169,16 +169,15 @@ impl Arena {
         let cpus = cpus_before.zip(read_cpu_times()).map(|(then, now)| account::cpu_use(&then, &now));
         let tallies = self.receivers.collect()?;
         let sent = Count { packets: offered.packets, seen_by: seen_by(self.backend).into() };
-        let ledger = account::ledger(self.blueprint.setting.frame, sent, received, &grown);
-        let run = self.record(load, &offered, received, &tallies, cpus.unwrap_or_default());
         let trial = Trial {
             load: *load,
             sent: offered.packets,
             received,
             wall_ns: offered.wall_ns,
-            gaps: offered.gaps,
-            ledger,
+            ledger: account::ledger(self.blueprint.setting.frame, sent, received, &grown),
+            gaps: offered.gaps.clone(),
         };
+        let run = self.record(&trial, &offered, &tallies, cpus.unwrap_or_default());
         Ok(FlowTrial { run, trial })
     }
 
@@ -236,25 +235,24 @@ impl Arena {
 
     fn record(
         &self,
-        load: &Load,
+        trial: &Trial,
         offered: &Offered,
-        received: u64,
         tallies: &[(Place, Tally)],
-        cpus: Vec<measure::record::CpuUse>,
+        cpus: Vec<CpuUse>,
     ) -> FlowRun {
         let stamped = self.blueprint.stamp;
-        let flows = self.flow_counts(offered.packets, tallies);
+        let flows = self.flow_counts(trial.sent, tallies);
         let delays = tallies.iter().fold(super::receivers::Delays::new(), |mut all, (_, tally)| {
             all.add(&tally.delays);
             all
         });
         FlowRun {
-            asked_pps: load.pps,
-            packets: load.packets,
-            sent: offered.packets,
-            wall_ns: offered.wall_ns,
-            is_offered: is_offered(load, offered.packets, offered.wall_ns),
-            received,
+            asked_pps: trial.load.pps,
+            packets: trial.load.packets,
+            sent: trial.sent,
+            wall_ns: trial.wall_ns,
+            is_offered: trial.is_offered(),
+            received: trial.received,
             reordered: stamped.then(|| flows.iter().filter_map(|flow| flow.reordered).sum()),
             flows,
             receivers: tallies.iter().map(|(place, tally)| receiver_row(place, tally)).collect(),
@@ -263,7 +261,7 @@ impl Arena {
                 cpu: self.blueprint.sender_cpu as u32,
                 cpu_ns: offered.cpu_ns,
                 grain: offered.grain,
-                gaps: offered.gaps.as_ref().map(|gaps| gaps.values().collect()),
+                gaps: trial.gaps.as_ref().map(|gaps| gaps.values().collect()),
                 ..FlowSender::default()
             },
             delays: stamped.then(|| delays.values().collect()),

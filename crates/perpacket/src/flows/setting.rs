@@ -262,7 +262,9 @@ impl FlowSetting {
             "backlog = {}: 1 to 1,000,000 packets",
             self.backlog.unwrap_or_default()
         );
-        (self.rps_masks()?, self.xps_masks()?, self.flow_limit_mask()?);
+        self.rps_masks()?;
+        self.xps_masks()?;
+        self.flow_limit_mask()?;
         self.pps()?;
         Ok(())
     }
@@ -330,7 +332,7 @@ impl FlowSetting {
     /// What differs from what is measured where nothing is asked for, by its key.
     pub(crate) fn changed(&self) -> Vec<(&'static str, String)> {
         let usual = Self::default();
-        let all = FlowFactor::ALL.into_iter().map(|(name, factor)| (name, factor));
+        let all = FlowFactor::ALL.into_iter();
         let is_told_elsewhere = |factor| {
             matches!(
                 factor,

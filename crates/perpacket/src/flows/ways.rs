@@ -62,7 +62,15 @@ fn settle_by(
 fn obstacle(setting: &FlowSetting, kind: BackendKind) -> Option<String> {
     match kind {
         BackendKind::Inject => setting.bypassed_by_inject(),
-        BackendKind::XdpLive | BackendKind::Mmsg | BackendKind::TxRing | BackendKind::AfXdp => None,
+        BackendKind::Udp if setting.source_count() > 1 => Some(format!(
+            "udp with {} source addresses: a socket sends from an address of its host, and the lab has one",
+            setting.source_count()
+        )),
+        BackendKind::Udp
+        | BackendKind::XdpLive
+        | BackendKind::Mmsg
+        | BackendKind::TxRing
+        | BackendKind::AfXdp => None,
         other => Some(format!("{other} does not send these packets into a lab")),
     }
 }

@@ -43,11 +43,8 @@ fn in_a_line(scenario: &Flows, blueprints: &[Blueprint]) -> String {
         thousands(scenario.load.packets),
         if runs == 1 { "" } else { "s" }
     );
-    match &scenario.compare {
-        Some(compare) => {
-            line += &format!(" of each, {} {} against {}", compare.vary.name(), compare.a, compare.b);
-        }
-        None => {}
+    if let Some(compare) = &scenario.compare {
+        line += &format!(" of each, {} {} against {}", compare.vary.name(), compare.a, compare.b);
     }
     let varies = scenario.compare.as_ref().map(|compare| compare.vary.name());
     for (name, value) in setting.changed().into_iter().filter(|(name, _)| Some(*name) != varies) {
