@@ -4,79 +4,73 @@
 //! its rate, nearly all gaps are what was asked for; after a delay it sends at most twice as fast, so that no
 //! gap is below half of that.
 
-use hdrhistogram::Histogram;
-
-/// Significant digits that are kept of each gap.
-const DIGITS: u8 = 3;
-/// The longest gap that is told apart, in ns: an hour. Longer ones count as this long.
-const LONGEST_NS: u64 = 3_600_000_000_000;
+use crate::times::Times;
 
 /// Times between packets, in ns, each to within a thousandth. Recording one costs some nanoseconds and allocates
-/// nothing.
+/// nothing. Gaps of more than an hour count as an hour.
 #[derive(Debug, Clone)]
 pub struct Gaps {
-    histogram: Histogram<u64>,
+    times: Times,
 }
 
 impl Gaps {
     /// No gap yet.
-    #[allow(clippy::missing_panics_doc)]
     pub fn new() -> Self {
-        #[allow(clippy::expect_used)] // both bounds and digits are constants that it takes
-        let histogram = Histogram::new_with_bounds(1, LONGEST_NS, DIGITS).expect("the bounds are valid");
-        Self { histogram }
+        Self { times: Times::new() }
     }
 
     /// Adds one gap.
     #[inline]
     pub fn record(&mut self, ns: u64) {
-        self.histogram.saturating_record(ns);
+        self.times.record(ns);
     }
 
     /// Adds several gaps of one length.
     pub fn record_n(&mut self, ns: u64, count: u64) {
-        self.histogram.saturating_record_n(ns, count);
+        self.times.record_n(ns, count);
     }
 
     /// Adds all gaps of another sender.
     pub fn add(&mut self, other: &Self) {
-        // Both have the same bounds, so nothing can lie outside.
-        let _always_fits = self.histogram.add(&other.histogram);
+        self.times.add(&other.times);
     }
 
     /// Number of gaps.
     pub fn count(&self) -> u64 {
-        self.histogram.len()
+        self.times.count()
     }
 
     /// The gap in ns that a share of all gaps does not exceed: 0.5 for the median. None if there are no gaps.
     pub fn quantile(&self, share: f64) -> Option<u64> {
-        (self.count() > 0).then(|| self.histogram.value_at_quantile(share))
+        self.times.quantile(share)
     }
 
     /// Shortest and longest gap in ns.
     pub fn range(&self) -> Option<(u64, u64)> {
-        (self.count() > 0).then(|| (self.histogram.min(), self.histogram.max()))
+        self.times.range()
     }
 
     /// What a person looks at first. None if there are no gaps.
     pub fn figures(&self) -> Option<Figures> {
         let (shortest_ns, longest_ns) = self.range()?;
-        let [p1_ns, median_ns, p99_ns, p999_ns] =
-            [0.01, 0.5, 0.99, 0.999].map(|share| self.histogram.value_at_quantile(share));
-        Some(Figures { shortest_ns, p1_ns, median_ns, p99_ns, p999_ns, longest_ns })
+        Some(Figures {
+            shortest_ns,
+            p1_ns: self.quantile(0.01)?,
+            median_ns: self.quantile(0.5)?,
+            p99_ns: self.quantile(0.99)?,
+            p999_ns: self.quantile(0.999)?,
+            longest_ns,
+        })
     }
 
     /// Number of gaps from `low` to `high` ns, inclusive, to within the resolution.
     pub fn between(&self, low: u64, high: u64) -> u64 {
-        self.histogram.count_between(low, high)
+        self.times.between(low, high)
     }
 
     /// The gaps that there are, in ns, each with its number, shortest first: what a record keeps.
     pub fn values(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
-        self.histogram
-            .iter_recorded()
-            .map(|step| (step.value_iterated_to(), step.count_since_last_iteration()))
+        self.times.values()
     }
 }
 
@@ -106,6 +100,7 @@ impl Default for Gaps {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::times::LONGEST_NS;
 
     #[test]
     fn gaps_of_two_senders_are_added() {

@@ -28,7 +28,9 @@
 //! | [`ledger`] | where every packet ended |
 //! | [`gaps`] | how evenly packets followed each other |
 //! | [`share`] | what a few runs received, and whether one setting receives more |
+//! | [`delay`] | how long packets were on their way |
 //! | [`window`] | which numbered packets were lost, came twice, or out of order |
+//! | [`arrivals`] | both of these for each flow, as a receiver sees the stamps of packets |
 //! | [`foil`] | the usual methods that mislead, for tables beside ours |
 //! | [`record`] | `perpacket.record/1`, read and written |
 //!
@@ -53,9 +55,11 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 #![forbid(unsafe_code)]
 
+pub mod arrivals;
 pub mod calibrate;
 pub mod cluster;
 pub mod crossover;
+pub mod delay;
 pub mod foil;
 pub mod gaps;
 pub mod holm;
@@ -69,6 +73,7 @@ pub mod sequential;
 pub mod share;
 pub mod sign;
 pub mod slice;
+mod times;
 pub mod verdict;
 pub mod warmup;
 pub mod window;

@@ -37,16 +37,17 @@ const WORD: u64 = u64::BITS as u64;
 /// The numbers of one stream, as they arrive.
 #[derive(Debug, Clone)]
 pub struct Window {
-    /// A power of two, of at least one word.
-    numbers: u64,
+    /// One less than a power of two, of at least one word: a number's place is its bits under this.
+    mask: u64,
     /// Which of the newest numbers came: the bit of a number is that number modulo the size.
     came: Box<[u64]>,
     /// Which of them was the highest seen when it came.
     led: Box<[u64]>,
     /// For these: how many first copies had come before. Modulo 2³², which is more than can lie in a window.
     order: Box<[u32]>,
-    /// Lowest and highest number, once there is one.
-    range: Option<(u64, u64)>,
+    /// Lowest and highest number, once there is one: 0 before.
+    lowest: u64,
+    highest: u64,
     unique: u64,
     duplicates: u64,
     reordered: u64,
@@ -116,11 +117,12 @@ impl Window {
         let numbers = numbers.clamp(WORD as u32, 1 << 30).next_power_of_two();
         let words = numbers as usize / WORD as usize;
         Self {
-            numbers: u64::from(numbers),
+            mask: u64::from(numbers) - 1,
             came: vec![0; words].into(),
             led: vec![0; words].into(),
             order: vec![0; numbers as usize].into(),
-            range: None,
+            lowest: 0,
+            highest: 0,
             unique: 0,
             duplicates: 0,
             reordered: 0,
@@ -132,16 +134,25 @@ impl Window {
     /// Takes the number of the next packet that arrived.
     #[inline]
     pub fn record(&mut self, number: u64) -> Arrival {
-        let Some((lowest, highest)) = self.range else {
-            self.range = Some((number, number));
-            return self.lead(number);
-        };
-        if number > highest {
-            self.forget(highest, number);
-            self.range = Some((lowest, number));
+        let highest = self.highest;
+        if number > highest && self.unique > 0 {
+            // What the next number's bits were does not matter: they are set.
+            if number - highest > 1 {
+                self.forget(highest, number);
+            }
+            self.highest = number;
             return self.lead(number);
         }
-        if highest - number >= self.numbers {
+        self.record_late(number)
+    }
+
+    /// As [`Self::record`], for the first number of all, and for one that is not above the highest.
+    fn record_late(&mut self, number: u64) -> Arrival {
+        if self.unique == 0 {
+            (self.lowest, self.highest) = (number, number);
+            return self.lead(number);
+        }
+        if self.highest - number > self.mask {
             self.too_old += 1;
             return Arrival::TooOld;
         }
@@ -150,7 +161,7 @@ impl Window {
             return Arrival::Duplicate;
         }
         let extent = self.extent(number);
-        self.range = Some((lowest.min(number), highest));
+        self.lowest = self.lowest.min(number);
         self.take(number);
         self.reordered += 1;
         self.extent_max = self.extent_max.max(Some(extent));
@@ -160,16 +171,18 @@ impl Window {
     /// The totals so far. A number that is missing now may still come, as long as it is in the window.
     pub fn account(&self) -> Account {
         // A window's numbers at a jump from 0 to the end of the range are one more than fit: hence both less one.
-        let lost = self.range.map_or(0, |(lowest, highest)| highest - lowest - (self.unique - 1));
-        let &Self { range, unique, duplicates, reordered, too_old, extent_max, .. } = self;
+        let &Self { lowest, highest, unique, duplicates, reordered, too_old, extent_max, .. } = self;
+        let range = (unique > 0).then_some((lowest, highest));
+        let lost = range.map_or(0, |(lowest, highest)| highest - lowest - (unique - 1));
         Account { range, unique, lost, duplicates, reordered, extent_max, too_old }
     }
 
     /// Notes a number that is the highest.
+    #[inline]
     fn lead(&mut self, number: u64) -> Arrival {
         let (word, bit) = self.place(number);
         self.led[word] |= bit;
-        self.order[(number % self.numbers) as usize] = self.unique as u32;
+        self.order[(number & self.mask) as usize] = self.unique as u32;
         self.take(number);
         Arrival::InOrder
     }
@@ -187,7 +200,7 @@ impl Window {
 
     /// Makes room for the numbers above `highest` up to `number`: those a whole window before them are forgotten.
     fn forget(&mut self, highest: u64, number: u64) {
-        if number - highest >= self.numbers {
+        if number - highest > self.mask {
             self.came.fill(0);
             self.led.fill(0);
             return;
@@ -212,7 +225,7 @@ impl Window {
         // Bits above the number's own. The highest number of all has led, so the search ends.
         let mut bits = self.led[word] & !(bit | (bit - 1));
         while bits == 0 {
-            word = (word + 1) % self.led.len();
+            word = (word + 1) & (self.led.len() - 1);
             bits = self.led[word];
         }
         let leader = word * WORD as usize + bits.trailing_zeros() as usize;
@@ -221,7 +234,7 @@ impl Window {
 
     /// The word and the bit of a number.
     fn place(&self, number: u64) -> (usize, u64) {
-        let index = number % self.numbers;
+        let index = number & self.mask;
         ((index / WORD) as usize, 1 << (index % WORD))
     }
 }

@@ -11,6 +11,7 @@ use lab::plan::Offload;
 use lab::{HostSettings, Lab, Plan, Port};
 use linux::netns::Netns;
 use linux::procfs::{self, CpuTimes};
+use measure::delay::Delays;
 use measure::ledger::Count;
 use measure::record::{CpuUse, FlowCount, FlowReceiver, FlowRun, FlowSender};
 use template::{Addresses, CheckedFrame, UdpFrame};
@@ -242,7 +243,7 @@ impl Arena {
     ) -> FlowRun {
         let stamped = self.blueprint.stamp;
         let flows = self.flow_counts(trial.sent, tallies);
-        let delays = tallies.iter().fold(super::receivers::Delays::new(), |mut all, (_, tally)| {
+        let delays = tallies.iter().fold(Delays::new(), |mut all, (_, tally)| {
             all.add(&tally.delays);
             all
         });

@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 
+use measure::delay::Delays;
 use measure::ledger::Ledger;
 use measure::record::{FlowRun, Flows as Results};
 use measure::share::{self, MedianOf, ShareDifference};
 
 use super::arena::Blueprint;
-use super::receivers::Delays;
 use crate::report::Outcome;
 use crate::scenario::Flows;
 

@@ -11,7 +11,7 @@ use anyhow::{Context, Result, bail};
 use lab::Lab;
 use linux::udp::{ReceiverSpec, UdpReceiver};
 use linux::{SyscallError, clock, cpu, limits};
-pub(crate) use measure::gaps::Gaps as Delays;
+use measure::delay::Delays;
 use measure::window::{Arrival, Window};
 use template::stamp;
 
@@ -335,7 +335,7 @@ impl Tally {
             self.unstamped += 1;
             return;
         };
-        self.delays.record(now_ns.saturating_sub(stamp.sent_ns));
+        self.delays.record_between(stamp.sent_ns, now_ns);
         let (flow, number) = streams.place(stamp.sequence);
         let Some(flow) = self.flows.get_mut(streams.local(flow)) else { return };
         flow.received += 1;
