@@ -54,6 +54,7 @@ fn three_namespaces(v6: bool) -> Plan {
         plan.forwarding("sys")
     };
     plan.offload("far", "f0", Offload::Gro, true);
+    plan.offload("gen", "g0", Offload::UdpSegmentation, false);
     let counted = Rule::count_and_drop().matching(Match::Destination(far_ip)).counting_into("arrived");
     plan.table(
         "far",

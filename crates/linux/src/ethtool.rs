@@ -20,6 +20,7 @@ const GET_GRO: u32 = 0x2b;
 const SET_GRO: u32 = 0x2c;
 const GET_SET_INFO: u32 = 0x37;
 const GET_FEATURES: u32 = 0x3a;
+const SET_FEATURES_OF: u32 = 0x3b;
 const GET_CHANNELS: u32 = 0x3c;
 
 const SET_STATISTICS: u32 = 1;
@@ -236,6 +237,33 @@ impl EthtoolSocket {
             changeable: bit(index, 0) && !bit(index, 3),
         };
         Ok(names.into_iter().enumerate().map(feature).filter(|feature| !feature.name.is_empty()).collect())
+    }
+
+    /// Switches a feature by its name (`tx-udp-segmentation`), and reads back whether it is as asked for.
+    ///
+    /// # Errors
+    /// ENODEV, EPERM. EOPNOTSUPP where the kernel knows no such feature, or the device or another setting keeps it as it is.
+    pub fn set_feature(&self, device: &str, name: &str, on: bool) -> Result<(), SyscallError> {
+        let refused = |detail: String| {
+            let error = std::io::Error::from_raw_os_error(libc::EOPNOTSUPP);
+            SyscallError::new("set feature of device", device, error).with_detail(detail)
+        };
+        let names = self.strings(SET_FEATURES, device)?;
+        let index = names.iter().position(|known| known == name);
+        let index = index.ok_or_else(|| refused(format!("this kernel knows no {name}")))?;
+        // struct ethtool_sfeatures: command, number of blocks; a block is which bits to change, and to what.
+        let blocks = names.len().div_ceil(32);
+        let mut request = Buffer::new(SET_FEATURES_OF, 8 + 8 * blocks);
+        request.set_word(1, blocks as u32);
+        let (word, bit) = (2 + 2 * (index / 32), 1 << (index % 32));
+        request.set_word(word, bit);
+        request.set_word(word + 1, if on { bit } else { 0 });
+        self.call(&mut request, "set feature of device", device)?;
+        let now = self.features(device)?.into_iter().find(|feature| feature.name == name);
+        match now {
+            Some(feature) if feature.active == on => Ok(()),
+            _ => Err(refused(format!("{name} stays {}", if on { "off" } else { "on" }))),
+        }
     }
 
     /// The names of a string set.

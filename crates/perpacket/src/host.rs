@@ -359,6 +359,10 @@ mod tests {
             (PathName::RawDrop, queued("tbf", None), "use --clock machine"),
             (PathName::RawDrop, together(4), "use --threads 3 at most"),
             (PathName::Udp, together(2), "use raw-drop"),
+            (PathName::XdpDrop, backend(BackendKind::Udp), "it takes xdp-live"),
+            (PathName::Forward6, backend(BackendKind::Udp), "udp does not lead into forward6"),
+            (PathName::RawDrop, Setting { gso: true, ..backend(BackendKind::Mmsg) }, "use --backend udp"),
+            (PathName::RawDrop, Setting { spin: 1, ..backend(BackendKind::Udp) }, "use --backend inject"),
         ] {
             let error = refusal(path, setting);
             assert!(error.contains(what_would_work), "{path}: {error}");
@@ -387,6 +391,25 @@ mod tests {
         let plans = resolved.map(|cell| paths::lay(&cell).unwrap().to_string());
         assert!(!plans[0].contains("queue what"), "{}", plans[0]);
         assert!(plans[1].contains("in gen, queue what g0 sends by pfifo\n"), "{}", plans[1]);
+    }
+
+    #[test]
+    fn sockets_are_taken_where_only_they_can_and_have_a_way_to_the_end_of_each_path() {
+        let plan = |path, setting| {
+            let resolved = host(&BackendKind::ALL).resolve(&cell(path, setting), Clock::Thread).unwrap();
+            assert_eq!(resolved.setting.backend, Some(BackendKind::Udp), "{path}");
+            paths::lay(&resolved).unwrap().to_string()
+        };
+        let by_udp = || Setting { backend: Some(BackendKind::Udp), ..Setting::default() };
+        let gso = plan(PathName::RawDrop, Setting { gso: true, ..Setting::default() });
+        assert!(gso.contains("UDP segmentation"), "{gso}");
+        let routed = plan(PathName::Forward, by_udp());
+        assert!(routed.contains("in gen, route 198.18.2.0/24 via 198.18.0.2"), "{routed}");
+        let switched = plan(PathName::Bridge, by_udp());
+        assert!(switched.contains("in gen, route 198.18.2.0/24"), "{switched}");
+        assert!(switched.contains("198.18.2.1") && switched.contains("02:00:00:00:02:02"), "{switched}");
+        let near = plan(PathName::Udp, Setting { qdisc: "pfifo".into(), ..by_udp() });
+        assert!(!near.contains("198.18.2") && near.contains("queue what g0 sends by pfifo"), "{near}");
     }
 
     #[test]

@@ -9,6 +9,7 @@ use common::{Done, Running, Scratch, assert_whole, command, measured, perpacket,
 use lab::{Lab, Plan, Port};
 use linux::cpu;
 use linux::privilege::test_may_run;
+use linux::route::RouteSocket;
 use measure::record::{Generated, Record};
 use rustix::process::Signal;
 
@@ -21,7 +22,7 @@ const MIXED: &str = "weight(7): size(64): { ipv4(ttl=64, da=drnd()), udp(sp=drnd
                      size(1518): { ipv4(ttl=64, da=198.18.0.2), udp(sp=1024, dp=9) }";
 /// With room for a mark.
 const MARKED: &str = "{ ipv4(ttl=64, sa=198.18.0.1, da=198.18.0.2), udp(sp=1024, dp=dinc(9, 16)), drnd(18) }";
-const WAYS: [&str; 5] = ["xdp-live", "af-xdp", "tx-ring", "mmsg", "inject"];
+const WAYS: [&str; 6] = ["xdp-live", "af-xdp", "tx-ring", "mmsg", "udp", "inject"];
 
 /// A run whose packets all arrived; what was generated.
 fn sent(args: &[&str]) -> (Generated, Record) {
@@ -40,6 +41,9 @@ fn a_count_is_exact_by_every_way() {
     }
     for way in WAYS {
         for program in [FLOWS, MIXED] {
+            // A socket for each random source port is too many.
+            let of_sockets = program.replace("sp=drnd()", "sp=dinc(1024, 1033)");
+            let program = if way == "udp" { of_sockets.as_str() } else { program };
             let (generated, _) = sent(&[program, "--count", "10001", "--backend", way]);
             assert_eq!(generated.packets, 10_001, "{way}");
             assert!(generated.gaps.is_none() && generated.asked_pps.is_none(), "{way}: {generated:?}");
@@ -129,6 +133,21 @@ fn a_device_must_be_allowed_and_its_counters_agree() {
         assert_eq!(done.code, Some(0), "{way}: {done:?}");
         assert!(done.stdout.contains("1,000 by tx_packets of v0"), "{way}: {done:?}");
     }
+    // A socket sends only from what is an address there, and by no other device.
+    let by_sockets = [&base[..], &["--allow-device", "v0", "--backend", "udp"]].concat();
+    let done = run(&by_sockets);
+    assert!(done.code == Some(2) && done.stderr.contains("198.18.0.1 is no address of this"), "{done:?}");
+    lab.netns("here")
+        .run(|| {
+            let mut route = RouteSocket::open().unwrap();
+            let v0 = route.link_by_name("v0").unwrap().unwrap().ifindex;
+            route.add_address(v0, [198, 18, 0, 1].into(), 24).unwrap();
+            route.add_neighbour(v0, [198, 18, 0, 2].into(), [2, 0, 0, 0, 0, 9]).unwrap();
+        })
+        .unwrap();
+    let done = run(&by_sockets);
+    assert_eq!(done.code, Some(0), "{done:?}");
+    assert!(done.stdout.contains("1,000 by tx_packets of v0"), "{done:?}");
     // Without NAPI on the other end every redirected frame is lost, and that is said.
     let done = run(&[&base[..], &["--allow-device", "v0", "--backend", "xdp-live"]].concat());
     assert_eq!(done.code, Some(1), "{done:?}");

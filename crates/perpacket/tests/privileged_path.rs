@@ -72,6 +72,8 @@ fn every_way_in_is_accounted_for() {
         ("af-xdp", "off"),
         ("af-xdp", "on"),
         ("xdp-live", "on"),
+        ("udp", "off"),
+        ("udp", "on"),
     ] {
         let setting = ["--backend", backend, "--gro", gro, "--flows", "3"];
         let record = measured(
@@ -84,6 +86,12 @@ fn every_way_in_is_accounted_for() {
         let record =
             measured(&[&paths[..], &["--frame", "272", "--time", "300ms", "--backend", backend]].concat());
         assert_eq!(backends(&record), [backend; 6]);
+    }
+    for gso in ["off", "on"] {
+        let paths = ["path", "tc-drop", "raw-drop", "forward", "bridge", "udp", "udp-noport"];
+        let setting = ["--backend", "udp", "--gso", gso, "--frame", "64,1518", "--time", "600ms"];
+        let record = measured(&[&paths[..], &setting].concat());
+        assert_eq!(backends(&record), ["udp"; 12]);
     }
 }
 
@@ -186,6 +194,8 @@ fn every_factor_is_taken_and_accounted_for() {
         ("flows=1,8", ["inject", "inject"]),
         ("spin=0,100", ["inject", "inject"]),
         ("backend=tx-ring,af-xdp", ["tx-ring", "af-xdp"]),
+        ("backend=mmsg,udp", ["mmsg", "udp"]),
+        ("gso=off,on", ["udp", "udp"]),
         // One way in for both, or the difference would be that of the ways.
         ("gro=off,on", ["mmsg", "mmsg"]),
         ("qdisc=none,pfifo", ["mmsg", "mmsg"]),
@@ -201,8 +211,8 @@ fn a_queueing_discipline_loses_nothing_or_says_so() {
     if !test_may_run("a_queueing_discipline_loses_nothing_or_says_so") {
         return;
     }
-    for backend in ["mmsg", "tx-ring"] {
-        for (path, vary) in [("raw-drop", "qdisc=none,pfifo"), ("xdp-drop", "qdisc=noqueue,pfifo_fast")] {
+    for (backend, other) in [("mmsg", "xdp-drop"), ("tx-ring", "xdp-drop"), ("udp", "tc-drop")] {
+        for (path, vary) in [("raw-drop", "qdisc=none,pfifo"), (other, "qdisc=noqueue,pfifo_fast")] {
             let record = measured(&["ab", path, "--vary", vary, "--backend", backend, "--time", "700ms"]);
             let met = record.head.variants.iter().map(|variant| variant.settings["qdisc"].as_str());
             assert_eq!(met.collect::<Vec<_>>(), vary["qdisc=".len()..].split(',').collect::<Vec<_>>());
@@ -241,6 +251,7 @@ fn threads_send_together_and_nothing_is_lost() {
         ("xdp-drop", "af-xdp"),
         ("xdp-drop", "mmsg"),
         ("floor", "inject"),
+        ("raw-drop", "udp"),
     ] {
         let args =
             ["ab", path, "--vary", "threads=1,2", "--backend", backend, "--flows", "3", "--time", "700ms"];
@@ -321,6 +332,8 @@ fn what_would_be_no_measurement_is_refused() {
         // Moved work is no saving.
         (&["ab", "raw-drop", "--vary", "rps=0,0x1"], "use --clock machine"),
         (&["ab", "raw-drop", "--vary", "gro=on,off", "--backend", "inject"], "use --backend mmsg"),
+        (&["ab", "raw-drop", "--vary", "gso=on,off", "--backend", "mmsg"], "use --backend udp"),
+        (&["path", "xdp-drop", "--backend", "udp"], "it takes xdp-live"),
         (&["ab", "raw-drop", "--vary", "batch=1,64", "--backend", "tx-ring"], "use --backend inject"),
         (&["ab", "raw-drop", "--vary", "spin=0,9", "--backend", "mmsg"], "use --backend inject"),
         (&["ab", "xdp-drop", "--vary", "rules=0,50"], "use raw-drop"),

@@ -3,7 +3,8 @@
 //! Frames are given as to every other backend, and their headers say only where from and where to: a socket is bound to each
 //! source address and port, and the payload goes to the destination address and port. **All else in the headers is the kernel's
 //! business**: MAC addresses, VLAN tags, TTL, TOS, identification, options, padding and checksums are those that it writes for a
-//! socket, and the device is the one that its routes name. A frame that is no whole UDP packet is refused.
+//! socket, and routes and neighbours say which station of the device's link a packet goes to. A frame that is no whole UDP packet
+//! is refused.
 //!
 //! Confirmed are the datagrams that sendmmsg accepted: IP handed them to the queueing discipline or the driver, which did not
 //! report a drop. That is no delivery. A datagram that passes sockets passes the packet filter's output hooks, routes,
@@ -36,6 +37,8 @@ const OTHER_FILES: u64 = 256;
 /// How to send.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct UdpSpec {
+    /// The device, in the calling thread's namespace: the only one that datagrams leave by, also where routes lead elsewhere.
+    pub ifindex: u32,
     /// Datagrams in a call, at most 1024.
     pub batch: usize,
     /// One message for up to 64 datagrams of a call that have one source, one destination and one size (UDP_SEGMENT). The
@@ -44,10 +47,10 @@ pub struct UdpSpec {
     pub gso: bool,
 }
 
-impl Default for UdpSpec {
+impl UdpSpec {
     /// 64 datagrams a call, without GSO.
-    fn default() -> Self {
-        Self { batch: 64, gso: false }
+    pub fn new(ifindex: u32) -> Self {
+        Self { ifindex, batch: 64, gso: false }
     }
 }
 
@@ -124,7 +127,7 @@ impl UdpSockets {
         let per_call = spec.batch.clamp(1, BATCH_MAX);
         let fixed = frames.fixed_slots(per_call, per_call, BATCH_MAX);
         let slots = fixed.unwrap_or(per_call);
-        let mut sockets = Sockets { gso: spec.gso, ..Sockets::default() };
+        let mut sockets = Sockets { ifindex: spec.ifindex, gso: spec.gso, ..Sockets::default() };
         let mut batch = DatagramBatch::new(slots, frames.l2_bytes_max())?;
         let mut senders = vec![0; slots];
         if fixed.is_some() {
@@ -254,6 +257,7 @@ struct Sockets {
     by_source: HashMap<SocketAddr, usize>,
     /// The source of the last frame: it is mostly that of the next one.
     last: Option<(SocketAddr, usize)>,
+    ifindex: u32,
     gso: bool,
 }
 
@@ -291,7 +295,8 @@ impl Sockets {
             return Err(UdpError::Sources { packet });
         }
         // Several threads send the same frames, each by sockets of its own.
-        let spec = SenderSpec { gso: self.gso, reuse_port: true, ..SenderSpec::new(source) };
+        let (ifindex, gso) = (Some(self.ifindex), self.gso);
+        let spec = SenderSpec { ifindex, gso, reuse_port: true, ..SenderSpec::new(source) };
         self.open.push(UdpSender::bind(&spec)?);
         self.by_source.insert(source, self.open.len() - 1);
         Ok(self.open.len() - 1)
@@ -335,6 +340,9 @@ mod tests {
 
     use super::*;
     use crate::headers::tests::{tcp6, udp4};
+
+    /// The loopback's number in every namespace (net/core/dev.c, 6.18).
+    const LOOPBACK: u32 = 1;
 
     /// A frame from a loopback address and port to a port there.
     fn frame(from: (u8, u16), to: u16, payload: &[u8]) -> Vec<u8> {
@@ -390,7 +398,9 @@ mod tests {
             } else {
                 Frames::cycle((0..4).map(of).collect())
             };
-            let mut backend = UdpSockets::new(&UdpSpec { batch: 8, gso }, frames.unwrap()).unwrap();
+            let mut backend =
+                UdpSockets::new(&UdpSpec { batch: 8, gso, ..UdpSpec::new(LOOPBACK) }, frames.unwrap())
+                    .unwrap();
             let sent = backend.send(21).unwrap() + backend.flush().unwrap();
             assert_eq!((sent.offered, sent.confirmed), (21, 21));
             let most = if generated { 21 } else { 4 };
@@ -418,7 +428,7 @@ mod tests {
             room[..frame.len()].copy_from_slice(&frame);
             (number < 5).then_some(frame.len())
         });
-        let mut backend = UdpSockets::new(&UdpSpec::default(), frames.unwrap()).unwrap();
+        let mut backend = UdpSockets::new(&UdpSpec::new(LOOPBACK), frames.unwrap()).unwrap();
         assert_eq!((backend.send(3).unwrap().offered, backend.ended()), (3, false));
         assert_eq!((backend.send(3).unwrap().offered, backend.ended()), (2, true));
         assert_eq!(drain(&mut ends[0]).len(), 5);
@@ -427,7 +437,9 @@ mod tests {
     #[test]
     fn what_no_socket_can_send_is_refused() {
         let refused = |frame: Vec<u8>| {
-            UdpSockets::new(&UdpSpec::default(), Frames::constant(frame).unwrap()).unwrap_err().to_string()
+            UdpSockets::new(&UdpSpec::new(LOOPBACK), Frames::constant(frame).unwrap())
+                .unwrap_err()
+                .to_string()
         };
         assert!(refused(tcp6(b"1234")).contains("packet 0 is no whole UDP packet (tcp [fd00::1]:7"));
         let mut fragment = udp4(b"1234");
@@ -448,7 +460,8 @@ mod tests {
             let bad = udp4(&[1; 18]);
             room.copy_from_slice(if number < 3 { &good } else { &bad });
         });
-        let mut backend = UdpSockets::new(&UdpSpec { batch: 3, gso: false }, frames.unwrap()).unwrap();
+        let mut backend =
+            UdpSockets::new(&UdpSpec { batch: 3, ..UdpSpec::new(LOOPBACK) }, frames.unwrap()).unwrap();
         let error = backend.send(9).unwrap_err();
         assert_eq!(error.sent(), Sent { offered: 3, confirmed: 3, calls: 1 });
         assert!(error.to_string().contains("udp: bind socket on UDP 10.0.0.1:7"), "{error}");
@@ -464,7 +477,7 @@ mod tests {
             frame[28..30].copy_from_slice(&(number as u16 + 1).to_be_bytes());
             room.copy_from_slice(&frame);
         });
-        let mut backend = UdpSockets::new(&UdpSpec::default(), frames.unwrap()).unwrap();
+        let mut backend = UdpSockets::new(&UdpSpec::new(LOOPBACK), frames.unwrap()).unwrap();
         let error = backend.send(2000).unwrap_err();
         assert_eq!(error.sent().confirmed, SOURCES_MAX as u64);
         assert!(error.to_string().contains("packet 1024 comes from another source"), "{error}");

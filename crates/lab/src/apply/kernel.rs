@@ -116,6 +116,9 @@ fn configure(step: &Step, spaces: &mut Spaces<Space>) -> Result<(), SyscallError
         }
         Step::Offload { device, offload: Offload::Gro, on, .. } => ethtool.set_gro(device, *on),
         Step::Offload { device, offload: Offload::Tso, on, .. } => ethtool.set_tso(device, *on),
+        Step::Offload { device, offload: Offload::UdpSegmentation, on, .. } => {
+            ethtool.set_feature(device, "tx-udp-segmentation", *on)
+        }
         Step::Address { device, address, prefix_bits, .. } => {
             let index = index(route, device)?;
             route.add_address(index, *address, *prefix_bits)

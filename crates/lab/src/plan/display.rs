@@ -94,6 +94,7 @@ impl fmt::Display for Offload {
         f.write_str(match self {
             Self::Gro => "GRO",
             Self::Tso => "TSO",
+            Self::UdpSegmentation => "UDP segmentation",
         })
     }
 }

@@ -11,6 +11,8 @@ pub enum Offload {
     Gro,
     /// TCP segmentation offload.
     Tso,
+    /// UDP segmentation offload (`tx-udp-segmentation`). On a veth, many datagrams then reach the other end as one packet.
+    UdpSegmentation,
 }
 
 /// One thing to be done. Displays as a sentence.

@@ -18,6 +18,8 @@ use crate::packet::sockopt as options;
 const WAIT: Duration = Duration::from_millis(1);
 /// How long to leave a queue alone that has just dropped: it is not waited for, as the socket itself has room.
 const AFTER_DROP: Duration = Duration::from_micros(50);
+/// A socket option that the library does not name (include/uapi/asm-generic/socket.h, 6.18).
+const SO_BINDTOIFINDEX: libc::c_int = 62;
 /// Of what comes back to a sending socket, little is kept: nobody reads it.
 const RECEIVE_BUFFER_BYTES: usize = 4096;
 
@@ -26,6 +28,9 @@ const RECEIVE_BUFFER_BYTES: usize = 4096;
 pub struct SenderSpec {
     /// The address and port that datagrams come from; port 0 lets the kernel choose.
     pub address: SocketAddr,
+    /// The only device that datagrams may leave by (`SO_BINDTOIFINDEX`, Linux 5.0), whatever the routes say: where these lead
+    /// elsewhere, the destination is taken to be on its link. None leaves it to the routes.
+    pub ifindex: Option<u32>,
     /// Socket memory to ask for, which bounds what is on its way at a time. The kernel doubles it, and counts each datagram
     /// with its whole buffer: 768 bytes for a small one.
     pub send_buffer_bytes: usize,
@@ -41,9 +46,16 @@ pub struct SenderSpec {
 }
 
 impl SenderSpec {
-    /// 4 MiB of socket memory, one message a datagram, told of drops, the address alone.
+    /// By any device, 4 MiB of socket memory, one message a datagram, told of drops, the address alone.
     pub fn new(address: SocketAddr) -> Self {
-        Self { address, send_buffer_bytes: 4 << 20, gso: false, reports_drops: true, reuse_port: false }
+        Self {
+            address,
+            ifindex: None,
+            send_buffer_bytes: 4 << 20,
+            gso: false,
+            reports_drops: true,
+            reuse_port: false,
+        }
     }
 }
 
@@ -95,6 +107,15 @@ impl UdpSender {
             .map_err(failed("open socket"))?;
         if spec.reuse_port {
             sockopt::set_socket_reuseport(&socket, true).map_err(failed("set SO_REUSEPORT"))?;
+        }
+        if let Some(ifindex) = spec.ifindex {
+            options::set(&socket, libc::SOL_SOCKET, SO_BINDTOIFINDEX, &ifindex).map_err(|error| {
+                SyscallError::new(
+                    "set SO_BINDTOIFINDEX",
+                    format!("UDP {}, interface {ifindex}", spec.address),
+                    error,
+                )
+            })?;
         }
         bind(&socket, &spec.address)
             .map_err(|error| explain_bind(failed("bind socket")(error), spec.address))?;
@@ -379,6 +400,21 @@ mod tests {
         let error = sender.send(&mut batch, &[0], PATIENCE, &mut handed).unwrap_err().to_string();
         assert!(error.contains("sendmmsg") && error.contains("port 0"), "{error}");
         assert_eq!(handed, Handed { datagrams: 0, calls: 1, refused: 0 });
+    }
+
+    #[test]
+    fn a_sender_keeps_to_its_device() {
+        let Some((_, mut receiver)) = pair(HOSTS[0], false) else { return };
+        let bound =
+            |ifindex| SenderSpec { ifindex: Some(ifindex), ..SenderSpec::new(HOSTS[0].parse().unwrap()) };
+        // The loopback is number 1 in every namespace (net/core/dev.c).
+        let handed = send(&UdpSender::bind(&bound(1)).unwrap(), &mut filled(&[5; 3], receiver.address()));
+        assert_eq!((handed.datagrams, receiver.recv_batch().unwrap().datagrams), (3, 3));
+        // One that is not there is found out when it is sent by.
+        let sender = UdpSender::bind(&bound(0x7fff_fffe)).unwrap();
+        let (mut batch, mut handed) = (filled(&[5], receiver.address()), Handed::default());
+        let error = sender.send(&mut batch, &[0], PATIENCE, &mut handed).unwrap_err();
+        assert_eq!((error.errno(), handed.datagrams), (Some(libc::ENODEV), 0));
     }
 
     #[test]

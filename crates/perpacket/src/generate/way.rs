@@ -242,8 +242,7 @@ fn open_device(kind: BackendKind, ifindex: u32, queue: u32, frames: Frames) -> R
         BackendKind::Mmsg => Box::new(Mmsg::new(&MmsgSpec::new(ifindex), frames)?),
         BackendKind::TxRing => Box::new(TxRingBackend::new(&TxRingSpec::new(ifindex), frames)?),
         BackendKind::AfXdp => Box::new(AfXdp::new(&AfXdpSpec { queue, ..AfXdpSpec::new(ifindex) }, frames)?),
-        // The routes say which device: the ledger tells where they say another one.
-        BackendKind::Udp => Box::new(UdpSockets::new(&UdpSpec::default(), frames)?),
+        BackendKind::Udp => Box::new(UdpSockets::new(&UdpSpec::new(ifindex), frames)?),
         other => bail!("{other} does not send out of a device"),
     })
 }

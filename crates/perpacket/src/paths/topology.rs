@@ -100,6 +100,10 @@ pub(crate) fn common(cell: &Cell, with_ipv6: bool) -> Result<Plan> {
         plan.offload(GEN, INGRESS_PEER, Offload::Tso, false);
         plan.offload(SYS, INGRESS, Offload::Gro, true);
     }
+    if cell.setting.gso {
+        // Else what was handed over as one would stay one up to the end of the path, and be counted as one.
+        plan.offload(GEN, INGRESS_PEER, Offload::UdpSegmentation, false);
+    }
     if cell.setting.has_qdisc() {
         plan.qdisc(GEN, INGRESS_PEER, &cell.setting.qdisc);
     }

@@ -369,7 +369,9 @@ fn open_device(
             Box::new(TxRingBackend::new(&TxRingSpec { qdisc_bypass, ..TxRingSpec::new(ifindex) }, frames)?)
         }
         BackendKind::AfXdp => Box::new(AfXdp::new(&AfXdpSpec { queue, ..AfXdpSpec::new(ifindex) }, frames)?),
-        BackendKind::Udp => Box::new(UdpSockets::new(&UdpSpec { batch, gso: cell.setting.gso }, frames)?),
+        BackendKind::Udp => {
+            Box::new(UdpSockets::new(&UdpSpec { ifindex, batch, gso: cell.setting.gso }, frames)?)
+        }
         other => bail!("{other} does not send out of a device"),
     })
 }
