@@ -11,20 +11,27 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use lab::journal::{DEFAULT_DIRECTORY, DIRECTORY_VARIABLE, Guard, JournalError};
-use lab::plan::Offload;
+use lab::plan::{Chain, Offload, Table};
 use lab::steering::{CpuMask, DeviceSteering, HostSteering, QueueMasks, SteeringError};
 use lab::{HostSettings, Lab, Plan, Port};
 use linux::cpumask;
 use linux::netns::Netns;
 use linux::netsysfs::{Attribute, NetSysfs};
+use linux::nft::{Family, Hook, PRIORITY_RAW, filler_rules};
+use linux::packet::{FrameBatch, PROTOCOL_NONE, PacketSocket};
 use linux::privilege::test_may_run;
 use linux::procfs::{self, SoftnetCpu};
+use linux::route::RouteSocket;
 
 const NEAR: [u8; 6] = [2, 0, 0, 0, 0, 1];
 const FAR: [u8; 6] = [2, 0, 0, 0, 0, 2];
 
 /// gen — sys over a veth with so many queues, s0 with GRO (and so with NAPI) or without.
 fn pair(queues: u32, gro: bool) -> Lab {
+    Lab::build(&pair_plan(queues, gro)).unwrap()
+}
+
+fn pair_plan(queues: u32, gro: bool) -> Plan {
     let [near, far] = ["198.18.0.1", "198.18.0.2"].map(|text| text.parse().unwrap());
     let mut plan = Plan::new();
     plan.namespace("gen").namespace("sys");
@@ -35,7 +42,7 @@ fn pair(queues: u32, gro: bool) -> Lab {
     plan.address("gen", "g0", near, 24).address("sys", "s0", far, 24);
     plan.neighbour("gen", "g0", far, FAR).neighbour("sys", "s0", near, NEAR);
     plan.offload("sys", "s0", Offload::Gro, gro);
-    Lab::build(&plan).unwrap()
+    plan
 }
 
 fn wait_for<T>(what: &str, mut found: impl FnMut() -> Option<T>) -> T {
@@ -193,6 +200,77 @@ fn rps_hands_packets_to_the_other_cpu() {
         assert!(went.packets >= FRAMES, "{} packets on CPU {there}", went.packets);
         assert!(went.asked > 0, "CPU {there} was never asked");
     }
+}
+
+/// An Ethernet frame with a UDP datagram of one flow, for s0.
+fn frame() -> [u8; 60] {
+    let mut frame = [0; 60];
+    frame[..6].copy_from_slice(&FAR);
+    frame[6..12].copy_from_slice(&NEAR);
+    frame[12..14].copy_from_slice(&[8, 0]);
+    frame[14..34].copy_from_slice(&[0x45, 0, 0, 46, 0, 0, 0, 0, 64, 17, 0, 0, 198, 18, 0, 1, 198, 18, 0, 2]);
+    let sum: u32 =
+        frame[14..34].chunks(2).map(|pair| u32::from(u16::from_be_bytes([pair[0], pair[1]]))).sum();
+    let sum = !((sum & 0xffff) + (sum >> 16)) as u16;
+    frame[24..26].copy_from_slice(&sum.to_be_bytes());
+    frame[34..42].copy_from_slice(&[0, 9, 0, 9, 0, 26, 0, 0]);
+    frame
+}
+
+/// Where the flow limit counts: at the CPU that hands over, and as a drop at the one that would have been handed to, and at the
+/// device. The first of these is gone when the limit is put back.
+#[test]
+fn the_flow_limit_counts_where_packets_come_from() {
+    if !test_may_run("the_flow_limit_counts_where_packets_come_from") {
+        return;
+    }
+    const BURST: usize = 200;
+    let cpus = linux::cpu::allowed().unwrap();
+    let [here, there] = [cpus[0], cpus[1]];
+    // Many rules, so that the other CPU falls behind.
+    let mut plan = pair_plan(1, false);
+    let chain = Chain::at("pre", Hook::Prerouting, PRIORITY_RAW).rules(filler_rules(2000));
+    plan.table("sys", Table::new(Family::Ip, "rules").chain(chain));
+    let lab = Lab::build(&plan).unwrap();
+    let to_there =
+        DeviceSteering { rps_cpus: Some(CpuMask::of([there]).into()), ..DeviceSteering::default() };
+    to_there.apply(&lab, "sys", "s0").unwrap();
+    let settings = HostSettings::open_default().unwrap();
+    originals();
+    let limit = HostSteering { flow_limit_cpus: Some(CpuMask::of([here])), ..HostSteering::default() };
+    let guards = limit.hold(&settings).unwrap();
+    let before = (softnet(here), softnet(there));
+    lab.netns("gen")
+        .run(|| {
+            linux::cpu::pin(here).unwrap();
+            let ifindex = lab.device("gen", "g0").ifindex;
+            // What waits in the other CPU's backlog still counts as what its socket sends, so one socket would be held back by its
+            // send buffer long before the backlog is half full.
+            let sockets: Vec<PacketSocket> =
+                (0..16).map(|_| PacketSocket::open(ifindex, PROTOCOL_NONE).unwrap()).collect();
+            let mut batch = FrameBatch::new(BURST, 60).unwrap();
+            (0..BURST).for_each(|index| batch.frame_mut(index).copy_from_slice(&frame()));
+            let mut bursts = 0;
+            wait_for("a packet of a flow that has too many in the backlog", || {
+                assert!(bursts < 100, "the backlog was never half full");
+                bursts += 1;
+                for socket in &sockets {
+                    socket.send_batch(&mut batch, 0, BURST).unwrap();
+                }
+                (softnet(here).flow_limited > before.0.flow_limited).then_some(())
+            });
+        })
+        .unwrap();
+    let after = (softnet(here), softnet(there));
+    let limited = after.0.flow_limited.unwrap() - before.0.flow_limited.unwrap();
+    let dropped = after.1.dropped.wrapping_sub(before.1.dropped);
+    assert_eq!(after.1.flow_limited, before.1.flow_limited, "the CPU that was to take them");
+    assert!(dropped >= limited, "{dropped} dropped there, {limited} by the flow limit");
+    let mut links = lab.netns("sys").run(RouteSocket::open).unwrap().unwrap();
+    let rx_dropped = links.link_stats(lab.device("sys", "s0").ifindex).unwrap().rx_dropped;
+    assert!(rx_dropped >= u64::from(limited), "{rx_dropped} by the device, {limited} by the flow limit");
+    drop(guards);
+    assert_eq!(softnet(here).flow_limited, Some(0), "the counter goes with the limit");
 }
 
 /// What all of this is: values that nobody has by accident.
