@@ -36,8 +36,8 @@ const SOURCES: (std::net::Ipv4Addr, u8) = (std::net::Ipv4Addr::new(10, 0, 0, 0),
 /// Source port of all packets.
 pub(super) const SOURCE_PORT: u16 = 1024;
 /// How long is waited for packets that are on their way: since the last one came, and in all.
-const QUIET: Duration = Duration::from_millis(250);
-const DRAIN: Duration = Duration::from_secs(10);
+const QUIET: Duration = Duration::from_secs(1);
+const DRAIN: Duration = Duration::from_secs(20);
 /// Time between two looks meanwhile.
 const LOOK: Duration = Duration::from_millis(2);
 
@@ -215,7 +215,7 @@ impl Arena {
     ) -> Result<(u64, Grown)> {
         let frame_bytes = self.blueprint.setting.frame;
         let deadline = Deadline::after(DRAIN);
-        let (mut last, mut changed_at) = (None, Duration::ZERO);
+        let (mut last, mut changed_at, mut is_empty) = (None, Duration::ZERO, false);
         loop {
             let now = self.read_counters()?;
             let received = self.receivers.received() - received_before;
@@ -226,6 +226,13 @@ impl Arena {
             let open = book.unaccounted();
             if last != Some((received, open)) {
                 (last, changed_at) = (Some((received, open)), deadline.elapsed());
+                is_empty = false;
+            }
+            // Quiet may be that receivers get no CPU: what they have left is asked once more.
+            if !is_empty && deadline.elapsed() - changed_at > QUIET / 2 && !book.closes() {
+                self.receivers.wait_until_empty();
+                is_empty = true;
+                continue;
             }
             if book.closes() || deadline.elapsed() - changed_at > QUIET || deadline.passed() {
                 return Ok((received, grown));

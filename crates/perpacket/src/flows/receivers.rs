@@ -19,6 +19,7 @@ use super::arena::{Blueprint, SOURCE_PORT};
 use super::setting::{self, FlowSetting, Wait};
 use crate::paths::SYS;
 use crate::paths::topology::{IP_G0, IP_IN0};
+use crate::stop::Deadline;
 use crate::trial::sender::Turn;
 
 /// How long a receiver sleeps where nothing comes: then it looks whether it is asked for something.
@@ -42,6 +43,7 @@ pub(crate) struct Receivers {
 struct Handle {
     place: Place,
     received: Arc<Count>,
+    found_empty: Arc<Count>,
     asked: Arc<AtomicBool>,
     answers: Receiver<Result<Tally, SyscallError>>,
     thread: Option<JoinHandle<()>>,
@@ -158,7 +160,8 @@ impl Receivers {
     }
 
     fn add(&mut self, receiver: UdpReceiver, place: Place, streams: Streams, wait: Wait) -> Result<()> {
-        let (received, asked) = (Arc::new(Count::default()), Arc::new(AtomicBool::new(false)));
+        let (received, found_empty) = (Arc::new(Count::default()), Arc::new(Count::default()));
+        let asked = Arc::new(AtomicBool::new(false));
         let (answer, answers) = sync_channel(1);
         let (ready, is_ready) = sync_channel(1);
         let work = Work {
@@ -167,6 +170,7 @@ impl Receivers {
             streams,
             tally: Tally::new(streams),
             received: Arc::clone(&received),
+            found_empty: Arc::clone(&found_empty),
             asked: Arc::clone(&asked),
             stop: Arc::clone(&self.stop),
             answer,
@@ -182,7 +186,7 @@ impl Receivers {
                 }
             })
             .with_context(|| format!("start the thread of port {}", setting::port(place.port)))?;
-        self.threads.push(Handle { place, received, asked, answers, thread: Some(thread) });
+        self.threads.push(Handle { place, received, found_empty, asked, answers, thread: Some(thread) });
         is_ready
             .recv()
             .context("a receiver's thread ended at its start")?
@@ -192,6 +196,20 @@ impl Receivers {
     /// Datagrams read so far by all, since the start.
     pub(crate) fn received(&self) -> u64 {
         self.threads.iter().map(|handle| handle.received.0.load(Ordering::Acquire)).sum()
+    }
+
+    /// Waits until each has found its socket empty, as long as that is to be expected: one that gets no CPU for a while still has
+    /// packets.
+    pub(crate) fn wait_until_empty(&self) {
+        let found = |handle: &Handle| handle.found_empty.0.load(Ordering::Acquire);
+        let before: Vec<u64> = self.threads.iter().map(found).collect();
+        let deadline = Deadline::after(ANSWER);
+        while self.threads.iter().zip(&before).any(|(handle, &before)| found(handle) == before) {
+            if deadline.passed() {
+                return;
+            }
+            thread::sleep(NAP / 2);
+        }
     }
 
     /// What each counted since it was last asked.
@@ -256,6 +274,7 @@ struct Work {
     streams: Streams,
     tally: Tally,
     received: Arc<Count>,
+    found_empty: Arc<Count>,
     asked: Arc<AtomicBool>,
     stop: Arc<AtomicBool>,
     answer: SyncSender<Result<Tally, SyscallError>>,
@@ -290,6 +309,7 @@ impl Work {
             Wait::Spin => self.receiver.recv_batch()?,
         };
         if batch.datagrams == 0 {
+            self.found_empty.0.fetch_add(1, Ordering::Release);
             if self.wait == Wait::Spin {
                 thread::yield_now();
             }

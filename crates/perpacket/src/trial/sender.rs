@@ -223,7 +223,7 @@ fn open_device(kind: BackendKind, ifindex: u32, frames: Frames) -> Result<Box<dy
         BackendKind::Mmsg => Box::new(Mmsg::new(&MmsgSpec::new(ifindex), frames)?),
         BackendKind::TxRing => Box::new(TxRingBackend::new(&TxRingSpec::new(ifindex), frames)?),
         BackendKind::AfXdp => Box::new(AfXdp::new(&AfXdpSpec::new(ifindex), frames)?),
-        BackendKind::Udp => Box::new(UdpSockets::new(&UdpSpec::default(), frames)?),
+        BackendKind::Udp => Box::new(UdpSockets::new(&UdpSpec::new(ifindex), frames)?),
         BackendKind::Memory => Box::new(Memory::new(frames, 0)),
         other => {
             bail!("{other} cannot send these packets: use inject, xdp-live, af-xdp, tx-ring, mmsg or udp")
