@@ -80,7 +80,8 @@ pub(crate) struct ReceiverArgs {
     #[arg(long, value_name = "BYTES")]
     pub(crate) rcvbuf: Option<String>,
     /// What a thread does when there is nothing: sleep (whoever delivers a packet wakes it up, which with
-    /// inject is the sender), or spin (it asks again, and its CPU is never idle) [default: sleep]
+    /// inject is the sender), nap (it looks again 100 µs later, and nobody wakes it), or spin (it asks
+    /// again, and its CPU is never idle) [default: sleep]
     #[arg(long, value_name = "HOW")]
     pub(crate) wait: Option<String>,
     /// GRO on the receiving device and in the sockets (UDP_GRO); not with inject [default: off]

@@ -24,6 +24,8 @@ use crate::trial::sender::Turn;
 
 /// How long a receiver sleeps where nothing comes: then it looks whether it is asked for something.
 const NAP: Duration = Duration::from_millis(10);
+/// How long one sleeps that is not to be woken up.
+const SHORT_NAP: Duration = Duration::from_micros(100);
 /// How long a receiver may take to answer.
 const ANSWER: Duration = Duration::from_secs(10);
 /// Bytes of a datagram that are kept: those of a stamp, and some more.
@@ -306,12 +308,14 @@ impl Work {
     fn step(&mut self) -> Result<(), SyscallError> {
         let batch = match self.wait {
             Wait::Sleep => self.receiver.recv_wait(NAP)?,
-            Wait::Spin => self.receiver.recv_batch()?,
+            Wait::Nap | Wait::Spin => self.receiver.recv_batch()?,
         };
         if batch.datagrams == 0 {
             self.found_empty.0.fetch_add(1, Ordering::Release);
-            if self.wait == Wait::Spin {
-                thread::yield_now();
+            match self.wait {
+                Wait::Sleep => {}
+                Wait::Nap => thread::sleep(SHORT_NAP),
+                Wait::Spin => thread::yield_now(),
             }
             return Ok(());
         }

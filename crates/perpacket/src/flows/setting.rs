@@ -81,6 +81,8 @@ pub(crate) enum Wait {
     /// Sleeps in the receiving call: whoever delivers a packet wakes it up.
     #[default]
     Sleep,
+    /// Looks again some 100 µs later: it is never woken up, and takes what has come meanwhile.
+    Nap,
     /// Asks again, and lets other threads run in between: it is never woken up, and its CPU never idle.
     Spin,
 }
@@ -89,6 +91,7 @@ impl fmt::Display for Wait {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Sleep => "sleep",
+            Self::Nap => "nap",
             Self::Spin => "spin",
         })
     }
@@ -100,8 +103,9 @@ impl FromStr for Wait {
     fn from_str(text: &str) -> Result<Self, String> {
         match text {
             "sleep" => Ok(Self::Sleep),
+            "nap" => Ok(Self::Nap),
             "spin" => Ok(Self::Spin),
-            other => Err(format!("wait = {other}: use sleep or spin")),
+            other => Err(format!("wait = {other}: use sleep, nap or spin")),
         }
     }
 }
