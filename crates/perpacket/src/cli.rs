@@ -1,6 +1,7 @@
 //! Arguments: every flag once, in groups that the commands share.
 
 pub(crate) mod datapath;
+pub(crate) mod flows;
 
 use std::ffi::OsString;
 use std::net::SocketAddr;
@@ -10,6 +11,7 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand};
 
 use self::datapath::DatapathArgs;
+use self::flows::FlowsArgs;
 use crate::alloc::Threads;
 use crate::cell::{NO_QDISC, PREFIXES, parse_flows};
 use crate::device::{Alloc, Lock, RxMode};
@@ -35,9 +37,12 @@ pub(crate) enum Command {
     /// The device under test in user space: receive, drop, forward, deliver, steer; between devices that
     /// need no kernel, or as a router between hosts
     Datapath(Box<DatapathArgs>),
+    /// Send paced UDP flows into one socket and thread a port, and say what share arrives, with steering
+    /// off and on, and where the rest went
+    Flows(Box<FlowsArgs>),
     /// Compare what a packet buffer costs, from allocators of ours and of others
     Alloc(AllocArgs),
-    /// Run a scenario file (TOML), as path, ab, gen, alloc, datapath and run print it with -v
+    /// Run a scenario file (TOML), as path, ab, gen, flows, alloc, datapath and run print it with -v
     Run(RunArgs),
     /// Count what arrives on a device or at a socket, by flow, queue and CPU; with --mark what was lost,
     /// came twice, out of order or changed
@@ -76,7 +81,7 @@ pub(crate) struct PathArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct AbArgs {
-    /// Paths to compare on: those of `path`
+    /// Paths to compare on: those of `path`; or `flows`, which does what `perpacket flows --vary` does
     #[arg(value_name = "PATH", required = true)]
     pub(crate) paths: Vec<String>,
     /// What differs, and its two values. It is one of frame, flows, batch or threads; on kernel paths also

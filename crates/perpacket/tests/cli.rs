@@ -29,7 +29,7 @@ fn refused(args: &[&str]) -> String {
 
 #[test]
 fn help_texts() {
-    for command in ["path", "ab", "gen", "datapath", "alloc", "run", "sink", "wire", "doctor"] {
+    for command in ["path", "ab", "gen", "flows", "datapath", "alloc", "run", "sink", "wire", "doctor"] {
         insta::assert_snapshot!(format!("help-{command}"), stdout(&[command, "--help"]));
     }
     insta::assert_snapshot!("help", stdout(&["--help"]));

@@ -92,6 +92,30 @@ fn steering_works_without_root() {
 }
 
 #[test]
+fn flows_are_sent_without_root() {
+    if !test_may_run("flows_are_sent_without_root") {
+        return;
+    }
+    let scratch = Scratch::new();
+    let program = copied(&scratch);
+    let small = ["flows", "-n", "2000", "--rate", "10kpps", "--runs", "1", "--no-save"];
+    let done = as_a_user(&scratch, &program, &[&small[..], &["--rps", "off,0x1", "--json", "-"]].concat());
+    assert!(matches!(done.code, Some(0 | 3)), "{done:?}");
+    let record = record::read(done.stdout.as_bytes()).unwrap();
+    assert_whole(&record);
+    assert!(
+        record.ledgers().count() == 2 && record.ledgers().all(measure::ledger::Ledger::closes),
+        "{record:?}"
+    );
+    let backends: BTreeSet<_> =
+        record.head.variants.iter().map(|variant| variant.backend.as_deref()).collect();
+    assert_eq!(backends, [Some("mmsg")].into());
+    let done = as_a_user(&scratch, &program, &[&small[..], &["--rfs", "4096"]].concat());
+    assert_eq!(done.code, Some(2), "{done:?}");
+    assert!(done.stderr.contains("root"), "{done:?}");
+}
+
+#[test]
 fn what_needs_root_says_so() {
     if !test_may_run("what_needs_root_says_so") {
         return;

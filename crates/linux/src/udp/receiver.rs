@@ -131,6 +131,14 @@ impl UdpReceiver {
         Ok(receiver)
     }
 
+    /// From now on takes datagrams from this address and port only.
+    ///
+    /// # Errors
+    /// ENETUNREACH where there is no route to it.
+    pub fn connect(&self, peer: SocketAddr) -> Result<(), SyscallError> {
+        self.socket.connect(peer).map_err(|error| self.failed("connect", error))
+    }
+
     /// The address, with the port that the kernel chose.
     pub fn address(&self) -> SocketAddr {
         self.address

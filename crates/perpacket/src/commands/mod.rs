@@ -4,6 +4,7 @@ pub(crate) mod ab;
 pub(crate) mod alloc;
 pub(crate) mod datapath;
 pub(crate) mod doctor;
+pub(crate) mod flows;
 pub(crate) mod generate;
 pub(crate) mod path;
 pub(crate) mod run;

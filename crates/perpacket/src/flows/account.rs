@@ -33,12 +33,25 @@ pub(super) fn ledger(frame_bytes: u32, sent: Count, received: u64, grown: &Grown
     if book.closes() {
         return book;
     }
-    ledger::add_counters(&mut book, grown, &[]);
+    let grown: Grown = grown.iter().map(|(role, counters)| (*role, on_their_way(role, counters))).collect();
+    ledger::add_counters(&mut book, &grown, &[]);
     for (_, counters) in grown.iter().filter(|(role, _)| *role == SYS) {
         split_refused(&mut book, counters);
         add_filtered(&mut book, counters);
     }
     book
+}
+
+/// The counters of what is on its way from the sender to the sockets: what comes back to the sender, such as the answers of a
+/// port without a socket, ends in others.
+fn on_their_way(role: &str, counters: &BTreeMap<Key, i64>) -> BTreeMap<Key, i64> {
+    let is_ours = |key: &Key| match (&key.place, key.name.as_str()) {
+        (Place::Link(_), "rx_dropped") => role == SYS,
+        (Place::Link(_), "tx_dropped") | (Place::Qdisc(_), _) => role != SYS,
+        (Place::Protocol, name) => role == SYS && !name.starts_with("Ip.Out"),
+        _ => role == SYS,
+    };
+    counters.iter().filter(|(key, _)| is_ours(key)).map(|(key, by)| (key.clone(), *by)).collect()
 }
 
 /// Says why the receiving device could not hand packets on: each of the host's counters as far as the device's goes.
@@ -91,7 +104,7 @@ pub(super) fn cpu_use(before: &[CpuTimes], after: &[CpuTimes]) -> Vec<CpuUse> {
         let before = before.iter().find(|times| times.cpu == after.cpu)?;
         let ns = |part: fn(&CpuTimes) -> u64| part(after).saturating_sub(part(before)) * tick_ns;
         Some(CpuUse {
-            cpu: u32::try_from(cpu).ok()?,
+            cpu,
             user_ns: ns(|times| times.user + times.nice),
             system_ns: ns(|times| times.system),
             irq_ns: ns(|times| times.irq),
@@ -112,7 +125,8 @@ mod tests {
 
     fn counted(received: u64, counters: &[(Place, &str, i64)]) -> Ledger {
         let sent = Count { packets: 1_000, seen_by: "sending program".into() };
-        let counters = counters.iter().map(|(place, name, by)| (Key::new(place.clone(), *name), *by)).collect();
+        let counters =
+            counters.iter().map(|(place, name, by)| (Key::new(place.clone(), *name), *by)).collect();
         ledger(64, sent, received, &vec![(SYS, counters)])
     }
 
@@ -143,7 +157,11 @@ mod tests {
     fn losses_of_others_are_none_of_ours() {
         let book = counted(
             900,
-            &[(in0(), "rx_dropped", 100), (Place::Softnet(0), "dropped", 5_000), (Place::Softnet(1), "flow_limited", 40)],
+            &[
+                (in0(), "rx_dropped", 100),
+                (Place::Softnet(0), "dropped", 5_000),
+                (Place::Softnet(1), "flow_limited", 40),
+            ],
         );
         assert_eq!(drops(&book), [(FLOW_LIMIT, 40), (BACKLOG, 60)]);
         assert!(book.closes() && book.notes[0].contains("4900 packets of others"), "{book:?}");
@@ -166,8 +184,32 @@ mod tests {
         );
         let found = drops(&book);
         assert_eq!(found.iter().map(|(_, packets)| packets).sum::<u64>(), 200, "{book:?}");
-        assert!(found.contains(&(FILTER, 30)) && found.contains(&("socket receive buffer full", 90)), "{book:?}");
+        assert!(
+            found.contains(&(FILTER, 30)) && found.contains(&("socket receive buffer full", 90)),
+            "{book:?}"
+        );
         assert!(found.contains(&("no socket on that port", 50)) && found.contains(&("bad UDP checksum", 20)));
+    }
+
+    #[test]
+    fn what_comes_back_is_no_loss_of_ours() {
+        let sent = Count { packets: 1_000, seen_by: "sending program".into() };
+        let key = |place, name: &str| Key::new(place, name);
+        let gen_side = [
+            (key(Place::Protocol, "Ip.InAddrErrors"), 70),
+            (key(Place::Link("g0".into()), "rx_dropped"), 5),
+            (key(Place::Link("g0".into()), "tx_dropped"), 40),
+        ];
+        let sys_side = [
+            (key(Place::Link("in0".into()), "tx_dropped"), 8),
+            (key(Place::Protocol, "Udp.NoPorts"), 60),
+            (key(Place::Protocol, "Ip.OutNoRoutes"), 9),
+        ];
+        let grown: Grown =
+            vec![("gen", gen_side.into_iter().collect()), (SYS, sys_side.into_iter().collect())];
+        let book = ledger(64, sent, 900, &grown);
+        assert_eq!(drops(&book), [("the device could not send it", 40), ("no socket on that port", 60)]);
+        assert!(book.closes());
     }
 
     #[test]

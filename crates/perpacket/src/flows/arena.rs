@@ -11,8 +11,9 @@ use lab::plan::Offload;
 use lab::{HostSettings, Lab, Plan, Port};
 use linux::netns::Netns;
 use linux::procfs::{self, CpuTimes};
-use measure::ledger::{Count, Ledger};
-use measure::record::{FlowCount, FlowReceiver, FlowRun, FlowSender};
+use measure::delay::Delays;
+use measure::ledger::Count;
+use measure::record::{CpuUse, FlowCount, FlowReceiver, FlowRun, FlowSender};
 use template::{Addresses, CheckedFrame, UdpFrame};
 use traffic::BackendKind;
 
@@ -27,14 +28,16 @@ use crate::paths::{GEN, INGRESS, INGRESS_PEER, SYS};
 use crate::rig::kernel::seen_by;
 use crate::stop::{Deadline, Stop};
 use crate::trial::sender::{Offered, Sender, Turn};
-use crate::trial::{Course, Load, Trial, is_offered};
+use crate::trial::{Course, Load, Trial};
 
 /// First source address of a flood, and the network of all of them.
 const FIRST_SOURCE: std::net::Ipv4Addr = std::net::Ipv4Addr::new(10, 0, 0, 1);
 const SOURCES: (std::net::Ipv4Addr, u8) = (std::net::Ipv4Addr::new(10, 0, 0, 0), 8);
+/// Source port of all packets.
+pub(super) const SOURCE_PORT: u16 = 1024;
 /// How long is waited for packets that are on their way: since the last one came, and in all.
-const QUIET: Duration = Duration::from_millis(250);
-const DRAIN: Duration = Duration::from_secs(10);
+const QUIET: Duration = Duration::from_secs(1);
+const DRAIN: Duration = Duration::from_secs(20);
 /// Time between two looks meanwhile.
 const LOOK: Duration = Duration::from_millis(2);
 
@@ -47,6 +50,9 @@ pub(crate) struct Blueprint {
     pub(crate) napi: bool,
     /// Whether packets carry number and time.
     pub(crate) stamp: bool,
+    /// Whether sockets are connected to the only source of their packets: receive flow steering knows the readers of such
+    /// sockets alone (`sock_rps_record_flow`, include/net/rps.h, 6.18).
+    pub(crate) connected: bool,
     /// Ports, the last ones, that nobody listens on.
     pub(crate) closed_ports: u32,
     /// The CPU of the sender.
@@ -77,15 +83,15 @@ pub(crate) struct FlowTrial {
 
 impl Blueprint {
     /// The lab that it asks for.
-    pub(crate) fn plan(&self) -> Plan {
+    pub(crate) fn plan(&self) -> Result<Plan> {
         let setting = &self.setting;
         let mut plan = Plan::new();
         plan.namespace(GEN).namespace(SYS);
         for which in ["all", "default"] {
             plan.setting(SYS, &format!("net.ipv4.conf.{which}.rp_filter"), "0");
         }
-        steering::plan(setting, &mut plan);
-        let queues = steering::queues(setting);
+        steering::plan(setting, &mut plan)?;
+        let queues = steering::queues(setting)?;
         plan.veth(
             Port::new(GEN, INGRESS_PEER).mac(MAC_G0).queues(queues),
             Port::new(SYS, INGRESS).mac(MAC_IN0).queues(queues),
@@ -103,7 +109,16 @@ impl Blueprint {
             plan.offload(GEN, INGRESS_PEER, Offload::Tso, false);
             plan.offload(SYS, INGRESS, Offload::Gro, true);
         }
-        plan
+        Ok(plan)
+    }
+
+    /// Where packets come in, and how the device takes them.
+    pub(crate) fn ingress(&self, kind: BackendKind) -> String {
+        match kind {
+            BackendKind::Inject => format!("netif_receive_skb_list of {INGRESS}"),
+            _ if self.napi => format!("veth {INGRESS_PEER} to {INGRESS}, napi"),
+            _ => format!("veth {INGRESS_PEER} to {INGRESS}, netif_rx"),
+        }
     }
 
     /// What is sent.
@@ -114,7 +129,7 @@ impl Blueprint {
             source_mac: MAC_G0,
             destination_mac: MAC_IN0,
             addresses: Addresses::V4 { source, destination: IP_IN0 },
-            source_port: 1024,
+            source_port: SOURCE_PORT,
             destination_port: FIRST_PORT,
             flows: setting.port_count() as u16,
             sources: setting.source_count(),
@@ -133,21 +148,12 @@ impl Arena {
         let setting = &blueprint.setting;
         let backend = setting.backend.context("the backend is not resolved")?;
         let frame = blueprint.frame().check()?;
-        let lab = Lab::build(&blueprint.plan()).context("build the lab for flows")?;
+        let lab = Lab::build(&blueprint.plan()?).context("build the lab for flows")?;
         let held = steering::apply(setting, &lab, host)?;
-        let receivers = Receivers::start(&lab, setting, blueprint.closed_ports, &blueprint.receiver_cpus)
-            .context("start the receivers")?;
+        let receivers = Receivers::start(&lab, blueprint).context("start the receivers")?;
         let open = |role| Ok((role, Reader::open(&lab, role, &[])?));
         let counters = [GEN, SYS].map(open).into_iter().collect::<Result<_>>()?;
-        Ok(Self {
-            blueprint: blueprint.clone(),
-            backend,
-            frame,
-            receivers,
-            counters,
-            _held: held,
-            lab,
-        })
+        Ok(Self { blueprint: blueprint.clone(), backend, frame, receivers, counters, _held: held, lab })
     }
 
     /// Sends a load, waits for what is on its way, and counts.
@@ -164,16 +170,15 @@ impl Arena {
         let cpus = cpus_before.zip(read_cpu_times()).map(|(then, now)| account::cpu_use(&then, &now));
         let tallies = self.receivers.collect()?;
         let sent = Count { packets: offered.packets, seen_by: seen_by(self.backend).into() };
-        let ledger = account::ledger(self.blueprint.setting.frame, sent, received, &grown);
-        let run = self.record(load, &offered, received, &tallies, cpus.unwrap_or_default());
         let trial = Trial {
             load: *load,
             sent: offered.packets,
             received,
             wall_ns: offered.wall_ns,
-            gaps: offered.gaps,
-            ledger,
+            ledger: account::ledger(self.blueprint.setting.frame, sent, received, &grown),
+            gaps: offered.gaps.clone(),
         };
+        let run = self.record(&trial, &offered, &tallies, cpus.unwrap_or_default());
         Ok(FlowTrial { run, trial })
     }
 
@@ -210,7 +215,7 @@ impl Arena {
     ) -> Result<(u64, Grown)> {
         let frame_bytes = self.blueprint.setting.frame;
         let deadline = Deadline::after(DRAIN);
-        let (mut last, mut changed_at) = (None, Duration::ZERO);
+        let (mut last, mut changed_at, mut is_empty) = (None, Duration::ZERO, false);
         loop {
             let now = self.read_counters()?;
             let received = self.receivers.received() - received_before;
@@ -221,6 +226,13 @@ impl Arena {
             let open = book.unaccounted();
             if last != Some((received, open)) {
                 (last, changed_at) = (Some((received, open)), deadline.elapsed());
+                is_empty = false;
+            }
+            // Quiet may be that receivers get no CPU: what they have left is asked once more.
+            if !is_empty && deadline.elapsed() - changed_at > QUIET / 2 && !book.closes() {
+                self.receivers.wait_until_empty();
+                is_empty = true;
+                continue;
             }
             if book.closes() || deadline.elapsed() - changed_at > QUIET || deadline.passed() {
                 return Ok((received, grown));
@@ -231,25 +243,24 @@ impl Arena {
 
     fn record(
         &self,
-        load: &Load,
+        trial: &Trial,
         offered: &Offered,
-        received: u64,
         tallies: &[(Place, Tally)],
-        cpus: Vec<measure::record::CpuUse>,
+        cpus: Vec<CpuUse>,
     ) -> FlowRun {
         let stamped = self.blueprint.stamp;
-        let flows = self.flow_counts(offered.packets, tallies);
-        let delays = tallies.iter().fold(super::receivers::Delays::new(), |mut all, (_, tally)| {
+        let flows = self.flow_counts(trial.sent, tallies);
+        let delays = tallies.iter().fold(Delays::new(), |mut all, (_, tally)| {
             all.add(&tally.delays);
             all
         });
         FlowRun {
-            asked_pps: load.pps,
-            packets: load.packets,
-            sent: offered.packets,
-            wall_ns: offered.wall_ns,
-            is_offered: is_offered(load, offered.packets, offered.wall_ns),
-            received,
+            asked_pps: trial.load.pps,
+            packets: trial.load.packets,
+            sent: trial.sent,
+            wall_ns: trial.wall_ns,
+            is_offered: trial.is_offered(),
+            received: trial.received,
             reordered: stamped.then(|| flows.iter().filter_map(|flow| flow.reordered).sum()),
             flows,
             receivers: tallies.iter().map(|(place, tally)| receiver_row(place, tally)).collect(),
@@ -258,7 +269,7 @@ impl Arena {
                 cpu: self.blueprint.sender_cpu as u32,
                 cpu_ns: offered.cpu_ns,
                 grain: offered.grain,
-                gaps: offered.gaps.as_ref().map(|gaps| gaps.values().collect()),
+                gaps: trial.gaps.as_ref().map(|gaps| gaps.values().collect()),
                 ..FlowSender::default()
             },
             delays: stamped.then(|| delays.values().collect()),
@@ -344,6 +355,7 @@ mod tests {
             setting: FlowSetting { backend: Some(BackendKind::Inject), ..setting },
             napi: false,
             stamp: true,
+            connected: false,
             closed_ports: 0,
             sender_cpu: 1,
             receiver_cpus: vec![0],
@@ -353,17 +365,17 @@ mod tests {
     #[test]
     fn a_flood_comes_from_addresses_that_the_lab_accepts() {
         let flood = blueprint(FlowSetting { sources: 1_000_000, ..FlowSetting::default() });
-        let plan = flood.plan().to_string();
+        let plan = flood.plan().unwrap().to_string();
         assert!(plan.contains("10.0.0.0/8") && plan.contains("rp_filter"), "{plan}");
         assert_eq!(flood.frame().sources, 1_000_000);
         assert!(flood.frame().check().is_ok());
-        assert!(!blueprint(FlowSetting::default()).plan().to_string().contains("10.0.0.0"));
+        assert!(!blueprint(FlowSetting::default()).plan().unwrap().to_string().contains("10.0.0.0"));
     }
 
     #[test]
     fn polling_is_on_where_a_setting_needs_it() {
         let polled = Blueprint { napi: true, ..blueprint(FlowSetting::default()) };
-        assert!(polled.plan().to_string().contains("gro"), "{}", polled.plan());
-        assert!(!blueprint(FlowSetting::default()).plan().to_string().contains("gro"));
+        assert!(polled.plan().unwrap().to_string().contains("gro"), "{}", polled.plan().unwrap());
+        assert!(!blueprint(FlowSetting::default()).plan().unwrap().to_string().contains("gro"));
     }
 }

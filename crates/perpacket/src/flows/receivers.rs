@@ -11,17 +11,21 @@ use anyhow::{Context, Result, bail};
 use lab::Lab;
 use linux::udp::{ReceiverSpec, UdpReceiver};
 use linux::{SyscallError, clock, cpu, limits};
-pub(crate) use measure::gaps::Gaps as Delays;
+use measure::delay::Delays;
 use measure::window::{Arrival, Window};
 use template::stamp;
 
-use super::setting::{self, FlowSetting};
+use super::arena::{Blueprint, SOURCE_PORT};
+use super::setting::{self, FlowSetting, Wait};
 use crate::paths::SYS;
-use crate::paths::topology::IP_IN0;
+use crate::paths::topology::{IP_G0, IP_IN0};
+use crate::stop::Deadline;
 use crate::trial::sender::Turn;
 
 /// How long a receiver sleeps where nothing comes: then it looks whether it is asked for something.
 const NAP: Duration = Duration::from_millis(10);
+/// How long one sleeps that is not to be woken up.
+const SHORT_NAP: Duration = Duration::from_micros(100);
 /// How long a receiver may take to answer.
 const ANSWER: Duration = Duration::from_secs(10);
 /// Bytes of a datagram that are kept: those of a stamp, and some more.
@@ -41,6 +45,7 @@ pub(crate) struct Receivers {
 struct Handle {
     place: Place,
     received: Arc<Count>,
+    found_empty: Arc<Count>,
     asked: Arc<AtomicBool>,
     answers: Receiver<Result<Tally, SyscallError>>,
     thread: Option<JoinHandle<()>>,
@@ -131,12 +136,14 @@ impl Streams {
 }
 
 impl Receivers {
-    /// Binds a socket for each port but the last `closed`, in the system under test, and starts their threads on `cpus` in turn.
+    /// Binds a socket for each port but the closed ones, in the system under test, and starts their threads on the receivers' CPUs
+    /// in turn.
     ///
     /// # Errors
     /// Where a socket cannot be bound or a thread not be started or pinned.
-    pub(crate) fn start(lab: &Lab, setting: &FlowSetting, closed: u32, cpus: &[usize]) -> Result<Self> {
-        let ports = setting.port_count() - closed;
+    pub(crate) fn start(lab: &Lab, blueprint: &Blueprint) -> Result<Self> {
+        let (setting, cpus) = (&blueprint.setting, &blueprint.receiver_cpus);
+        let ports = setting.port_count() - blueprint.closed_ports;
         limits::raise_open_files(u64::from(ports * setting.sockets_per_port) + OTHER_FILES);
         let streams = Streams::of(setting);
         let mut receivers = Self { threads: Vec::new(), stop: Arc::new(AtomicBool::new(false)) };
@@ -145,24 +152,27 @@ impl Receivers {
                 let cpu = cpus[receivers.threads.len() % cpus.len()];
                 let receiver = lab
                     .netns(SYS)
-                    .run(|| UdpReceiver::bind(&spec(setting, port)))?
+                    .run(|| open(blueprint, port))?
                     .with_context(|| format!("open the socket of port {}", setting::port(port)))?;
                 let place = Place { port, socket, cpu, buffer_bytes: receiver.receive_buffer_bytes() };
-                receivers.add(receiver, place, streams)?;
+                receivers.add(receiver, place, streams, setting.wait)?;
             }
         }
         Ok(receivers)
     }
 
-    fn add(&mut self, receiver: UdpReceiver, place: Place, streams: Streams) -> Result<()> {
-        let (received, asked) = (Arc::new(Count::default()), Arc::new(AtomicBool::new(false)));
+    fn add(&mut self, receiver: UdpReceiver, place: Place, streams: Streams, wait: Wait) -> Result<()> {
+        let (received, found_empty) = (Arc::new(Count::default()), Arc::new(Count::default()));
+        let asked = Arc::new(AtomicBool::new(false));
         let (answer, answers) = sync_channel(1);
         let (ready, is_ready) = sync_channel(1);
         let work = Work {
             receiver,
+            wait,
             streams,
             tally: Tally::new(streams),
             received: Arc::clone(&received),
+            found_empty: Arc::clone(&found_empty),
             asked: Arc::clone(&asked),
             stop: Arc::clone(&self.stop),
             answer,
@@ -178,7 +188,7 @@ impl Receivers {
                 }
             })
             .with_context(|| format!("start the thread of port {}", setting::port(place.port)))?;
-        self.threads.push(Handle { place, received, asked, answers, thread: Some(thread) });
+        self.threads.push(Handle { place, received, found_empty, asked, answers, thread: Some(thread) });
         is_ready
             .recv()
             .context("a receiver's thread ended at its start")?
@@ -188,6 +198,20 @@ impl Receivers {
     /// Datagrams read so far by all, since the start.
     pub(crate) fn received(&self) -> u64 {
         self.threads.iter().map(|handle| handle.received.0.load(Ordering::Acquire)).sum()
+    }
+
+    /// Waits until each has found its socket empty, as long as that is to be expected: one that gets no CPU for a while still has
+    /// packets.
+    pub(crate) fn wait_until_empty(&self) {
+        let found = |handle: &Handle| handle.found_empty.0.load(Ordering::Acquire);
+        let before: Vec<u64> = self.threads.iter().map(found).collect();
+        let deadline = Deadline::after(ANSWER);
+        while self.threads.iter().zip(&before).any(|(handle, &before)| found(handle) == before) {
+            if deadline.passed() {
+                return;
+            }
+            thread::sleep(NAP / 2);
+        }
     }
 
     /// What each counted since it was last asked.
@@ -223,6 +247,14 @@ impl Handle {
     }
 }
 
+fn open(blueprint: &Blueprint, port: u32) -> Result<UdpReceiver, SyscallError> {
+    let receiver = UdpReceiver::bind(&spec(&blueprint.setting, port))?;
+    if blueprint.connected {
+        receiver.connect((IP_G0, SOURCE_PORT).into())?;
+    }
+    Ok(receiver)
+}
+
 fn spec(setting: &FlowSetting, port: u32) -> ReceiverSpec {
     let address = SocketAddr::new(IP_IN0.into(), setting::port(port));
     ReceiverSpec {
@@ -240,9 +272,11 @@ fn spec(setting: &FlowSetting, port: u32) -> ReceiverSpec {
 /// All that a receiver's thread has.
 struct Work {
     receiver: UdpReceiver,
+    wait: Wait,
     streams: Streams,
     tally: Tally,
     received: Arc<Count>,
+    found_empty: Arc<Count>,
     asked: Arc<AtomicBool>,
     stop: Arc<AtomicBool>,
     answer: SyncSender<Result<Tally, SyscallError>>,
@@ -272,9 +306,17 @@ impl Work {
 
     /// Takes a batch, or sleeps for a while.
     fn step(&mut self) -> Result<(), SyscallError> {
-        let batch = self.receiver.recv_batch()?;
+        let batch = match self.wait {
+            Wait::Sleep => self.receiver.recv_wait(NAP)?,
+            Wait::Nap | Wait::Spin => self.receiver.recv_batch()?,
+        };
         if batch.datagrams == 0 {
-            self.receiver.wait_readable(NAP)?;
+            self.found_empty.0.fetch_add(1, Ordering::Release);
+            match self.wait {
+                Wait::Sleep => {}
+                Wait::Nap => thread::sleep(SHORT_NAP),
+                Wait::Spin => thread::yield_now(),
+            }
             return Ok(());
         }
         let now = clock::monotonic_ns();
@@ -317,7 +359,7 @@ impl Tally {
             self.unstamped += 1;
             return;
         };
-        self.delays.record(now_ns.saturating_sub(stamp.sent_ns));
+        self.delays.record_between(stamp.sent_ns, now_ns);
         let (flow, number) = streams.place(stamp.sequence);
         let Some(flow) = self.flows.get_mut(streams.local(flow)) else { return };
         flow.received += 1;

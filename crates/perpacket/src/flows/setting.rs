@@ -1,9 +1,10 @@
 //! What flows are sent into, and by what two settings can differ.
 
-use std::fmt::Display;
+use std::fmt::{self, Display};
 use std::str::FromStr;
 
 use anyhow::{Context, Result, bail, ensure};
+use lab::steering::{CpuMask, QueueMasks};
 use serde::{Deserialize, Serialize};
 use traffic::BackendKind;
 
@@ -50,17 +51,19 @@ pub(crate) struct FlowSetting {
     pub(crate) batch: u32,
     /// Receive buffer to ask for, in bytes (SO_RCVBUF, which the kernel doubles).
     pub(crate) rcvbuf: u64,
+    /// What a receiver does when there is nothing.
+    pub(crate) wait: Wait,
     /// GRO on the receiving device and in the sockets.
     pub(crate) gro: bool,
     /// How long a receiver polls its device before it sleeps, in µs (SO_BUSY_POLL); 0 is not at all.
     pub(crate) busy_poll: u32,
     /// Whether the device is polled by receivers alone while they do (SO_PREFER_BUSY_POLL).
     pub(crate) prefer_busy_poll: bool,
-    /// CPUs that receive packet steering uses, as a mask.
+    /// CPUs that receive packet steering uses, as a mask; masks of several queues with `/` between them.
     pub(crate) rps: String,
     /// Entries of the table of receive flow steering; 0 is off.
     pub(crate) rfs: u32,
-    /// CPUs that send by a queue of their own, as a mask (XPS).
+    /// CPUs that send by the device's queues, likewise (XPS).
     pub(crate) xps: String,
     /// CPUs whose backlog refuses packets of a flow that fills it, as a mask.
     pub(crate) flow_limit: String,
@@ -69,6 +72,42 @@ pub(crate) struct FlowSetting {
     pub(crate) backlog: Option<u32>,
     /// Whether the receiving device is polled by a thread of the kernel.
     pub(crate) threaded: bool,
+}
+
+/// What a receiver does when there is nothing to read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Wait {
+    /// Sleeps in the receiving call: whoever delivers a packet wakes it up.
+    #[default]
+    Sleep,
+    /// Looks again some 100 µs later: it is never woken up, and takes what has come meanwhile.
+    Nap,
+    /// Asks again, and lets other threads run in between: it is never woken up, and its CPU never idle.
+    Spin,
+}
+
+impl fmt::Display for Wait {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Sleep => "sleep",
+            Self::Nap => "nap",
+            Self::Spin => "spin",
+        })
+    }
+}
+
+impl FromStr for Wait {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "sleep" => Ok(Self::Sleep),
+            "nap" => Ok(Self::Nap),
+            "spin" => Ok(Self::Spin),
+            other => Err(format!("wait = {other}: use sleep, nap or spin")),
+        }
+    }
 }
 
 impl Default for FlowSetting {
@@ -82,6 +121,7 @@ impl Default for FlowSetting {
             sources: 1,
             sockets_per_port: 1,
             batch: 64,
+            wait: Wait::default(),
             rcvbuf: RECEIVE_BUFFER_BYTES,
             gro: false,
             busy_poll: 0,
@@ -149,25 +189,25 @@ impl FlowSetting {
             (self.busy_poll > 0, "busy_poll above 0", "are in no device's queue that could be polled"),
             (self.prefer_busy_poll, "prefer_busy_poll = on", "are in no device's queue that could be polled"),
             (self.threaded, "threaded = on", "enter behind NAPI"),
-            (self.xps_mask().is_ok_and(|mask| mask != 0), "xps", "are not sent by a device"),
+            (self.xps != OFF, "xps", "are not sent by a device"),
         ];
         let (_, what, why) = named.into_iter().find(|(is_set, ..)| *is_set)?;
         Some(format!("{what} with inject: injected packets {why}, so it would change nothing"))
     }
 
-    /// The mask of receive packet steering; 0 is off.
-    pub(crate) fn rps_mask(&self) -> Result<u64> {
-        mask("rps", &self.rps)
+    /// CPUs of receive packet steering, for each receive queue.
+    pub(crate) fn rps_masks(&self) -> Result<QueueMasks> {
+        self.rps.parse().with_context(|| format!("rps = {}", self.rps))
     }
 
-    /// The mask of XPS; 0 is off.
-    pub(crate) fn xps_mask(&self) -> Result<u64> {
-        mask("xps", &self.xps)
+    /// CPUs that send by each transmit queue.
+    pub(crate) fn xps_masks(&self) -> Result<QueueMasks> {
+        self.xps.parse().with_context(|| format!("xps = {}", self.xps))
     }
 
-    /// The mask of the flow limit; 0 is off.
-    pub(crate) fn flow_limit_mask(&self) -> Result<u64> {
-        mask("flow_limit", &self.flow_limit)
+    /// CPUs under the flow limit.
+    pub(crate) fn flow_limit_mask(&self) -> Result<CpuMask> {
+        self.flow_limit.parse().with_context(|| format!("flow_limit = {}", self.flow_limit))
     }
 
     /// Refuses numbers that mean nothing.
@@ -226,7 +266,9 @@ impl FlowSetting {
             "backlog = {}: 1 to 1,000,000 packets",
             self.backlog.unwrap_or_default()
         );
-        (self.rps_mask()?, self.xps_mask()?, self.flow_limit_mask()?);
+        self.rps_masks()?;
+        self.xps_masks()?;
+        self.flow_limit_mask()?;
         self.pps()?;
         Ok(())
     }
@@ -248,6 +290,7 @@ impl FlowSetting {
             FlowFactor::SocketsPerPort => own.sockets_per_port = number(factor, value)?,
             FlowFactor::Batch => own.batch = number(factor, value)?,
             FlowFactor::Rcvbuf => own.rcvbuf = bytes(value)?,
+            FlowFactor::Wait => own.wait = value.parse().map_err(anyhow::Error::msg)?,
             FlowFactor::Gro => own.gro = parse_switch(factor.name(), value)?,
             FlowFactor::BusyPoll => own.busy_poll = number_or_off(factor, value)?,
             FlowFactor::PreferBusyPoll => own.prefer_busy_poll = parse_switch(factor.name(), value)?,
@@ -277,6 +320,7 @@ impl FlowSetting {
             FlowFactor::SocketsPerPort => self.sockets_per_port.to_string(),
             FlowFactor::Batch => self.batch.to_string(),
             FlowFactor::Rcvbuf => self.rcvbuf.to_string(),
+            FlowFactor::Wait => self.wait.to_string(),
             FlowFactor::Gro => switch(self.gro),
             FlowFactor::BusyPoll => or_off(self.busy_poll),
             FlowFactor::PreferBusyPoll => switch(self.prefer_busy_poll),
@@ -292,7 +336,7 @@ impl FlowSetting {
     /// What differs from what is measured where nothing is asked for, by its key.
     pub(crate) fn changed(&self) -> Vec<(&'static str, String)> {
         let usual = Self::default();
-        let all = FlowFactor::ALL.into_iter().map(|(name, factor)| (name, factor));
+        let all = FlowFactor::ALL.into_iter();
         let is_told_elsewhere = |factor| {
             matches!(
                 factor,
@@ -324,6 +368,7 @@ pub(crate) enum FlowFactor {
     SocketsPerPort,
     Batch,
     Rcvbuf,
+    Wait,
     Gro,
     BusyPoll,
     PreferBusyPoll,
@@ -337,7 +382,7 @@ pub(crate) enum FlowFactor {
 
 impl FlowFactor {
     /// Every factor, with the name of its option.
-    pub(crate) const ALL: [(&'static str, Self); 18] = [
+    pub(crate) const ALL: [(&'static str, Self); 19] = [
         ("backend", Self::Backend),
         ("rate", Self::Rate),
         ("frame", Self::Frame),
@@ -347,6 +392,7 @@ impl FlowFactor {
         ("sockets-per-port", Self::SocketsPerPort),
         ("batch", Self::Batch),
         ("rcvbuf", Self::Rcvbuf),
+        ("wait", Self::Wait),
         ("gro", Self::Gro),
         ("busy-poll", Self::BusyPoll),
         ("prefer-busy-poll", Self::PreferBusyPoll),
@@ -385,16 +431,6 @@ pub(crate) fn two_values(text: &str) -> Result<Option<(String, String)>> {
         [a, b] if !a.is_empty() && !b.is_empty() => Ok(Some((a.into(), b.into()))),
         _ => bail!("{text}: one value, or two separated by one comma"),
     }
-}
-
-/// A mask of CPUs in hexadecimal; `off` and 0 have none.
-fn mask(name: &str, text: &str) -> Result<u64> {
-    if text == OFF {
-        return Ok(0);
-    }
-    u64::from_str_radix(text.trim_start_matches("0x"), 16).ok().with_context(|| {
-        format!("{name} = {text}: off, or a CPU mask in hexadecimal is needed, for example 0x2")
-    })
 }
 
 fn number<T: FromStr>(factor: FlowFactor, value: &str) -> Result<T>

@@ -49,10 +49,11 @@ pub(crate) struct Trial {
     pub(crate) ledger: Ledger,
 }
 
+#[allow(dead_code)] // some of it is asked by the search for a rate without loss only
 impl Trial {
     /// The rate at which packets were sent, in packets per second; 0 where none was.
     pub(crate) fn achieved_pps(&self) -> f64 {
-        achieved_pps(self.sent, self.wall_ns)
+        if self.wall_ns == 0 { 0.0 } else { self.sent as f64 * 1e9 / self.wall_ns as f64 }
     }
 
     /// Packets that were sent and that the receiver lacks.
@@ -62,24 +63,16 @@ impl Trial {
 
     /// Whether the load was what was asked for: all packets were sent, and the rate was held to a thousandth.
     pub(crate) fn is_offered(&self) -> bool {
-        is_offered(&self.load, self.sent, self.wall_ns)
+        let Load { pps, packets } = self.load;
+        self.sent == packets && (self.achieved_pps() / pps - 1.0).abs() <= RATE_TOLERANCE
     }
 }
 
 /// A path made real, on which trials are run.
+#[allow(dead_code)] // the search for a rate without loss runs its trials on them
 pub(crate) trait Course {
     /// Sends a load along the path, and waits until nothing more arrives. Ends early, with fewer packets, soon after a signal.
     fn run(&mut self, load: &Load, stop: &Stop) -> Result<Trial>;
-}
-
-/// Packets per second; 0 where nothing was sent.
-pub(crate) fn achieved_pps(sent: u64, wall_ns: u64) -> f64 {
-    if wall_ns == 0 { 0.0 } else { sent as f64 * 1e9 / wall_ns as f64 }
-}
-
-/// Whether all packets of a load were sent, at its rate to a thousandth.
-pub(crate) fn is_offered(load: &Load, sent: u64, wall_ns: u64) -> bool {
-    sent == load.packets && (achieved_pps(sent, wall_ns) / load.pps - 1.0).abs() <= RATE_TOLERANCE
 }
 
 #[cfg(test)]

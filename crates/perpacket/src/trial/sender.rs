@@ -11,7 +11,7 @@ use template::CheckedFrame;
 use traffic::programs::Destination;
 use traffic::{
     AfXdp, AfXdpSpec, Backend, BackendKind, Frames, Generator, LiveGenerator, LiveSpec, Memory, Mmsg,
-    MmsgSpec, Pace, Paced, Timing, TxRingBackend, TxRingSpec,
+    MmsgSpec, Pace, Paced, Timing, TxRingBackend, TxRingSpec, UdpSockets, UdpSpec,
 };
 
 use super::Load;
@@ -223,9 +223,10 @@ fn open_device(kind: BackendKind, ifindex: u32, frames: Frames) -> Result<Box<dy
         BackendKind::Mmsg => Box::new(Mmsg::new(&MmsgSpec::new(ifindex), frames)?),
         BackendKind::TxRing => Box::new(TxRingBackend::new(&TxRingSpec::new(ifindex), frames)?),
         BackendKind::AfXdp => Box::new(AfXdp::new(&AfXdpSpec::new(ifindex), frames)?),
+        BackendKind::Udp => Box::new(UdpSockets::new(&UdpSpec::new(ifindex), frames)?),
         BackendKind::Memory => Box::new(Memory::new(frames, 0)),
         other => {
-            bail!("{other} cannot send these packets: use inject, xdp-live, af-xdp, tx-ring or mmsg")
+            bail!("{other} cannot send these packets: use inject, xdp-live, af-xdp, tx-ring, mmsg or udp")
         }
     })
 }
@@ -259,7 +260,10 @@ mod tests {
                     assert_eq!(turn.packet(turn.frame(packet, ports), ports), packet);
                 }
                 let frame = Turn::Sources.frame(packet, ports);
-                assert_eq!((frame % u64::from(ports), frame / u64::from(ports)), (packet % u64::from(ports), packet));
+                assert_eq!(
+                    (frame % u64::from(ports), frame / u64::from(ports)),
+                    (packet % u64::from(ports), packet)
+                );
             }
         }
     }
