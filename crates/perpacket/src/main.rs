@@ -21,6 +21,7 @@ mod rounds;
 mod scenario;
 mod session;
 mod stop;
+mod trial;
 mod words;
 
 use std::process::ExitCode;

@@ -63,6 +63,12 @@ pub trait Generator: Send + fmt::Debug {
     /// The gaps between packets until now, as this sender saw them; those within a grain are 0. None without a pace.
     fn gaps(&mut self) -> Option<Gaps>;
 
+    /// When packets were last handed over, on `CLOCK_MONOTONIC` in ns, as this sender saw it. With the number of packets it
+    /// says which rate was held, without what a call takes to end. None before the first, and without a pace.
+    fn last_ns(&self) -> Option<u64> {
+        None
+    }
+
     /// What sending took, where another thread than the calling one does it, whose clocks see nothing of it; known when all is
     /// over.
     fn spent(&self) -> Option<Spent> {

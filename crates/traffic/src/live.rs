@@ -218,6 +218,12 @@ impl Generator for LiveGenerator {
     fn gaps(&mut self) -> Option<Gaps> {
         self.live.gaps()
     }
+
+    /// When the last batch was released.
+    fn last_ns(&self) -> Option<u64> {
+        self.live.pace?;
+        Some(self.live.control.load(GeneratorWord::Last as usize)).filter(|&ns| ns > 0)
+    }
 }
 
 /// Runs `work`, while a second thread passes on that it is to stop.

@@ -15,7 +15,7 @@ mod pktgen;
 mod place;
 mod source;
 mod way;
-mod workers;
+pub(crate) mod workers;
 
 use std::collections::BTreeMap;
 use std::time::Duration;

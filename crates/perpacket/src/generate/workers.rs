@@ -42,6 +42,8 @@ pub(crate) struct Done {
     pub(crate) cpu_ns: u64,
     pub(crate) gaps: Option<Gaps>,
     pub(crate) grain: Option<u32>,
+    /// When its first packet was due, and when the last ones were handed over; none without a pace.
+    pub(crate) from_to_ns: Option<(u64, u64)>,
     /// Why it ended early.
     pub(crate) error: Option<anyhow::Error>,
 }
@@ -100,11 +102,13 @@ impl Worker {
             cpu_ns: 0,
             gaps: None,
             grain: None,
+            from_to_ns: None,
             error: None,
         };
         done.error = self.send(netns, stop, confirmed, &mut done).err();
         done.gaps = self.generator.gaps();
         done.grain = self.generator.grain();
+        done.from_to_ns = self.pace.map(|pace| pace.start_ns).zip(self.generator.last_ns());
         done
     }
 

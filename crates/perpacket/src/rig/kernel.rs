@@ -373,7 +373,8 @@ fn open_device(
     })
 }
 
-fn seen_by(kind: BackendKind) -> &'static str {
+/// Who says that a packet was sent.
+pub(crate) fn seen_by(kind: BackendKind) -> &'static str {
     match kind {
         BackendKind::Inject | BackendKind::XdpLive => "injecting program",
         BackendKind::AfXdp => "completion ring",

@@ -140,6 +140,10 @@ impl Generator for Paced {
     fn gaps(&mut self) -> Option<Gaps> {
         self.pacer.as_ref().map(|pacer| pacer.gaps.clone())
     }
+
+    fn last_ns(&self) -> Option<u64> {
+        self.pacer.as_ref()?.last_ns
+    }
 }
 
 impl fmt::Debug for Paced {

@@ -1,0 +1,218 @@
+//! The sender of a trial: one thread, on a CPU and in a namespace of its own, that sends one kind of frame at a rate.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use ebpf::{AluOp, Assembler, Reg};
+use linux::netns::Netns;
+use measure::gaps::Gaps;
+use template::CheckedFrame;
+use traffic::programs::Destination;
+use traffic::{
+    AfXdp, AfXdpSpec, Backend, BackendKind, Frames, Generator, LiveGenerator, LiveSpec, Memory, Mmsg,
+    MmsgSpec, Pace, Paced, Timing, TxRingBackend, TxRingSpec,
+};
+
+use super::Load;
+use crate::generate::workers::{self, Done, Worker};
+use crate::stop::Stop;
+
+/// Time between two looks whether a signal came, in packets of this much time. In the kernel each costs a call.
+const CHUNK: Duration = Duration::from_secs(1);
+
+/// Who sends a trial's packets, from where and how. Each trial opens a new generator, whose pace is its own.
+#[derive(Debug)]
+pub(crate) struct Sender<'a> {
+    /// The way, settled: one that the host has.
+    pub(crate) kind: BackendKind,
+    /// What is sent: frame number `s` is `frame.write(s, …)`.
+    pub(crate) frame: &'a CheckedFrame,
+    /// The namespace of the device; none for that of the process.
+    pub(crate) netns: Option<&'a Netns>,
+    /// The device: that packets are sent out of; with `inject` the one that is to have received them. Not looked at for `memory`.
+    pub(crate) ifindex: u32,
+    /// The CPU that it runs on.
+    pub(crate) cpu: usize,
+}
+
+/// What a sender did.
+#[derive(Debug)]
+pub(crate) struct Offered {
+    /// Packets that the backend confirmed.
+    pub(crate) packets: u64,
+    /// From the first packet until the one after the last would have been due, in ns.
+    pub(crate) wall_ns: u64,
+    /// CPU time of the sending thread, in ns; of injected packets all that is done for them in the same context.
+    pub(crate) cpu_ns: u64,
+    /// Gaps between packets.
+    pub(crate) gaps: Option<Gaps>,
+    /// Packets that were handed over at once, at most.
+    pub(crate) grain: Option<u32>,
+}
+
+impl Sender<'_> {
+    /// Sends the load, beginning when all is ready; fewer packets soon after a signal, or where the kernel makes no progress.
+    /// `watch` is called with the number of packets that are confirmed, some fifty times a second.
+    ///
+    /// # Errors
+    /// Where the way cannot be opened, or the kernel refuses a packet.
+    pub(crate) fn send(&self, load: &Load, stop: &Stop, mut watch: impl FnMut(u64)) -> Result<Offered> {
+        ensure!(load.pps > 0.0 && load.pps.is_finite(), "send at {} pps: a rate above 0 is needed", load.pps);
+        let pace = Pace { start_ns: 0, interval_ns: load.interval_ns() };
+        let generator =
+            self.open(pace).with_context(|| format!("make the sender ready to send by {}", self.kind))?;
+        let worker = Worker {
+            number: 0,
+            cpu: self.cpu,
+            generator,
+            count: Some(load.packets),
+            chunk: (CHUNK.as_secs_f64() * load.pps).ceil().max(1.0) as u64,
+            pace: Some(pace),
+        };
+        let mut done = workers::run(vec![worker], self.netns, |confirmed| {
+            watch(confirmed);
+            stop.asked()
+        })?;
+        let done = done.pop().context("the sender's thread left nothing")?;
+        self.offered(load, done)
+    }
+
+    fn offered(&self, load: &Load, done: Done) -> Result<Offered> {
+        let packets = done.sent.confirmed;
+        if let Some(error) = done.error {
+            return Err(error.context(format!("send by {}, after {packets} packets", self.kind)));
+        }
+        let wall_ns = wall_ns(load, self.kind, done.sent.offered, done.grain, done.from_to_ns);
+        let wall_ns = wall_ns.unwrap_or(done.wall_ns);
+        Ok(Offered { packets, wall_ns, cpu_ns: done.cpu_ns, gaps: done.gaps, grain: done.grain })
+    }
+
+    /// The generator, with a pace that begins later.
+    fn open(&self, pace: Pace) -> Result<Box<dyn Generator>> {
+        if matches!(self.kind, BackendKind::Inject | BackendKind::XdpLive) {
+            return self.open_live(pace);
+        }
+        let frames = frames(self.frame)?;
+        let open = || open_device(self.kind, self.ifindex, frames);
+        let backend = match self.netns {
+            Some(netns) => netns.run(open)??,
+            None => open()?,
+        };
+        Ok(Box::new(Paced::new(backend, Timing::Fixed(pace))))
+    }
+
+    /// A program in the kernel that writes the frames.
+    fn open_live(&self, pace: Pace) -> Result<Box<dyn Generator>> {
+        let frame = self.frame;
+        let destination = match self.kind {
+            BackendKind::Inject => Destination::Stack,
+            _ => Destination::Device(self.ifindex),
+        };
+        let write = |asm: &mut Assembler, packet: Reg, index: Reg, scratch: [Reg; 5]| {
+            let [flow, first, second, ..] = scratch;
+            asm.mov(flow, index);
+            asm.alu_imm(AluOp::Mod, flow, i32::from(frame.flows()));
+            frame.lower(asm, packet, flow, [first, second]);
+            Ok::<(), std::convert::Infallible>(())
+        };
+        let generator = LiveGenerator::new(&LiveSpec {
+            kind: self.kind,
+            destination,
+            ingress_ifindex: self.ifindex,
+            rx_queue: 0,
+            frame: frame.to_vec(0),
+            header_bytes: frame.header_bytes(),
+            write_packet: &write,
+            shortens: false,
+            pace: Some(pace),
+            batch: None,
+        })?;
+        Ok(Box::new(generator))
+    }
+}
+
+/// From when the first packet was due until the one after the last would have been: what the schedule says, and more where
+/// the last ones left late. None where the sender does not know when that was.
+fn wall_ns(
+    load: &Load,
+    kind: BackendKind,
+    packets: u64,
+    grain: Option<u32>,
+    from_to_ns: Option<(u64, u64)>,
+) -> Option<u64> {
+    let (from_ns, to_ns) = from_to_ns?;
+    let last_index = packets.checked_sub(1)?;
+    // In the kernel a batch leaves when its first packet is due, else when its last one is.
+    let behind = match (kind, grain) {
+        (BackendKind::Inject | BackendKind::XdpLive, Some(grain)) => last_index % u64::from(grain.max(1)) + 1,
+        _ => 1,
+    };
+    let scheduled_ns = packets as f64 * load.interval_ns();
+    let late_ns = to_ns.saturating_sub(from_ns) as f64 + behind as f64 * load.interval_ns();
+    Some(scheduled_ns.max(late_ns).round() as u64)
+}
+
+/// The frames as a backend takes them.
+fn frames(frame: &CheckedFrame) -> Result<Frames> {
+    Ok(Frames::cycle((0..frame.flows()).map(|flow| frame.to_vec(flow.into())).collect())?)
+}
+
+/// Opens a backend that sends out of a device of the calling thread's namespace, or into memory.
+fn open_device(kind: BackendKind, ifindex: u32, frames: Frames) -> Result<Box<dyn Backend>> {
+    Ok(match kind {
+        BackendKind::Mmsg => Box::new(Mmsg::new(&MmsgSpec::new(ifindex), frames)?),
+        BackendKind::TxRing => Box::new(TxRingBackend::new(&TxRingSpec::new(ifindex), frames)?),
+        BackendKind::AfXdp => Box::new(AfXdp::new(&AfXdpSpec::new(ifindex), frames)?),
+        BackendKind::Memory => Box::new(Memory::new(frames, 0)),
+        other => {
+            bail!("{other} cannot send these packets: use inject, xdp-live, af-xdp, tx-ring or mmsg")
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use template::{Addresses, UdpFrame};
+
+    use super::*;
+
+    const LOAD: Load = Load { pps: 1e6, packets: 100 };
+
+    #[test]
+    fn the_time_of_a_load_is_that_of_its_schedule_or_longer() {
+        let wall = |kind, packets, grain, to_ns| wall_ns(&LOAD, kind, packets, Some(grain), Some((0, to_ns)));
+        assert_eq!(wall(BackendKind::Mmsg, 100, 1, 99_000), Some(100_000));
+        assert_eq!(wall(BackendKind::Mmsg, 100, 1, 109_000), Some(110_000), "the last one was late");
+        assert_eq!(wall(BackendKind::Inject, 100, 4, 96_000), Some(100_000));
+        assert_eq!(wall(BackendKind::Inject, 98, 4, 96_000), Some(98_000), "the last batch has two packets");
+        assert_eq!(wall(BackendKind::Inject, 98, 4, 97_000), Some(99_000));
+        assert_eq!(wall(BackendKind::Inject, 0, 4, 0), None);
+    }
+
+    #[test]
+    fn a_sender_sends_what_it_is_asked_for() {
+        let frame = UdpFrame {
+            source_mac: [2, 0, 0, 0, 0, 1],
+            destination_mac: [2, 0, 0, 0, 0, 2],
+            addresses: Addresses::V4 {
+                source: Ipv4Addr::new(198, 18, 0, 1),
+                destination: Ipv4Addr::new(198, 18, 0, 2),
+            },
+            source_port: 1024,
+            destination_port: 5000,
+            flows: 3,
+            frame_bytes: 64,
+        };
+        let frame = frame.check().unwrap();
+        let cpu = linux::cpu::allowed().unwrap()[0];
+        let sender = Sender { kind: BackendKind::Memory, frame: &frame, netns: None, ifindex: 0, cpu };
+        let offered = sender.send(&LOAD, &Stop::listen().unwrap(), |_| ()).unwrap();
+        assert_eq!(offered.packets, LOAD.packets);
+        assert!(offered.wall_ns >= 100_000);
+        assert_eq!(offered.gaps.map(|gaps| gaps.count()), Some(LOAD.packets - 1));
+        let never = Load { pps: 0.0, packets: 1 };
+        assert!(sender.send(&never, &Stop::listen().unwrap(), |_| ()).is_err());
+    }
+}
