@@ -64,6 +64,7 @@ pub mod order;
 pub mod paired;
 pub mod quantile;
 pub mod record;
+pub mod search;
 pub mod sequential;
 pub mod sign;
 pub mod slice;

@@ -11,6 +11,7 @@ use measure::order::Seed;
 use measure::paired::{CompareOptions, Comparison, PairSample, compare};
 use measure::quantile::Interval;
 use measure::record::*;
+use measure::search::{Bound, Ending, Goal, GoalResult, SenderBound};
 use measure::sequential::Looks;
 use measure::slice::{Slice, SliceColumns, VoidReason};
 use measure::verdict::{Criteria, Verdict};
@@ -145,14 +146,17 @@ fn summary() -> Summary {
 }
 
 fn goal() -> SearchGoal {
-    SearchGoal {
-        name: "PDR".into(),
-        loss_ratio: 0.005,
-        lower_pps: Some(1e6),
-        end: "sender".into(),
-        upper_drops: vec![Drop { reason: "full".into(), counter: "socket".into(), packets: 3 }],
-        ..SearchGoal::default()
-    }
+    let lower =
+        Bound { load_pps: 1e6, trials: 6, high_loss: 1, loss_ratio_least: 0.0, loss_ratio_most: 0.02 };
+    let result = GoalResult {
+        goal: Goal::pdr(),
+        lower: Some(lower),
+        upper: None,
+        conditional_throughput_pps: Some(999_000.5),
+        ending: Ending::BoundedBySender,
+    };
+    let upper_drops = vec![Drop { reason: "full".into(), counter: "socket".into(), packets: 3 }];
+    SearchGoal { result, upper_drops, extra: Extra::new() }
 }
 
 fn trial() -> TrialPart {

@@ -1,6 +1,7 @@
 //! Arguments: every flag once, in groups that the commands share.
 
 pub(crate) mod datapath;
+mod search;
 
 use std::ffi::OsString;
 use std::net::SocketAddr;
@@ -10,6 +11,7 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand};
 
 use self::datapath::DatapathArgs;
+pub(crate) use self::search::SearchArgs;
 use crate::alloc::Threads;
 use crate::cell::{NO_QDISC, PREFIXES, parse_flows};
 use crate::device::{Alloc, Lock, RxMode};
@@ -37,7 +39,9 @@ pub(crate) enum Command {
     Datapath(Box<DatapathArgs>),
     /// Compare what a packet buffer costs, from allocators of ours and of others
     Alloc(AllocArgs),
-    /// Run a scenario file (TOML), as path, ab, gen, alloc, datapath and run print it with -v
+    /// Find the highest rate at which a path loses no packets, or no more than a share of them
+    Search(Box<SearchArgs>),
+    /// Run a scenario file (TOML), as path, ab, gen, alloc, datapath, search and run print it with -v
     Run(RunArgs),
     /// Count what arrives on a device or at a socket, by flow, queue and CPU; with --mark what was lost,
     /// came twice, out of order or changed

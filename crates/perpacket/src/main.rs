@@ -19,6 +19,7 @@ mod report;
 mod rig;
 mod rounds;
 mod scenario;
+mod search;
 mod session;
 mod stop;
 mod trial;
@@ -37,6 +38,7 @@ fn main() -> ExitCode {
         Command::Gen(args) => commands::generate::run(&args),
         Command::Datapath(args) => commands::datapath::run(&args),
         Command::Alloc(args) => commands::alloc::run(&args),
+        Command::Search(args) => commands::search::run(&args),
         Command::Run(args) => commands::run::run(&args),
         Command::Sink(args) => commands::sink::run(&args),
         Command::Wire(args) => commands::wire::run(&args),

@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Extra;
 use crate::ledger::Drop;
+use crate::search::{GoalResult, SenderBound};
 
 /// One trial of a search: so many packets at a rate, and what became of them. What was lost is `sent` less `received`.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -48,39 +49,20 @@ pub struct SearchRow {
     pub invalid_trials: u64,
     /// From the start of the first trial to the end of the last one, in ns.
     pub wall_ns: u64,
-    /// The lowest rate that the sender was asked for and could not offer; none where it could offer all.
-    pub not_offered_pps: Option<f64>,
-    /// The highest rate that it did offer; none where no trial was valid.
-    pub offered_pps: Option<f64>,
+    /// Where the sender's limit lies; none where it could offer all that it was asked for.
+    pub sender: Option<SenderBound>,
     /// Fields of newer versions.
     #[serde(flatten)]
     pub extra: Extra,
 }
 
 /// A goal, and what a search found for it.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct SearchGoal {
-    /// Its name.
-    pub name: String,
-    /// The share of packets that may be lost in a trial.
-    pub loss_ratio: f64,
-    /// The share of the time of trials in which more may be lost.
-    pub exceed_ratio: f64,
-    /// The distance of the bounds at which the search ends, as a share of the upper one.
-    pub width: f64,
-    /// The length of a trial that counts whole, in seconds.
-    pub final_trial_s: f64,
-    /// The time of trials at one load after which it is decided, in seconds.
-    pub duration_sum_s: f64,
-    /// The relevant lower bound in packets per second; none where the goal was met at no load.
-    pub lower_pps: Option<f64>,
-    /// The relevant upper bound in packets per second; none where the goal was missed at no load.
-    pub upper_pps: Option<f64>,
-    /// The conditional throughput in packets per second; none without a lower bound.
-    pub conditional_pps: Option<f64>,
-    /// Why the search for it ended: `width`, `max`, `sender`, `min`, `time`, `interrupted`.
-    pub end: String,
-    /// Where the packets went that were lost at the upper bound, over all trials at that load.
+    /// The goal, its relevant bounds, the conditional throughput, and why the search for it ended.
+    #[serde(flatten)]
+    pub result: GoalResult,
+    /// Where the packets went that were lost at the upper bound, over all trials at that load; disjoint counters.
     pub upper_drops: Vec<Drop>,
     /// Fields of newer versions.
     #[serde(flatten)]

@@ -11,6 +11,7 @@ use crate::device;
 use crate::generate;
 use crate::report::Outcome;
 use crate::scenario::{AnyScenario, Job};
+use crate::search;
 
 /// Reads and runs.
 pub(crate) fn run(args: &RunArgs) -> Result<Outcome> {
@@ -27,6 +28,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<Outcome> {
         AnyScenario::Measure(scenario) => ab::measure(&scenario, &args.output),
         AnyScenario::Generate(scenario) => generate::run(&scenario, &args.output),
         AnyScenario::Datapath(scenario) => device::run(&scenario, &args.output),
+        AnyScenario::Search(scenario) => search::run(&scenario, None, &args.output),
         AnyScenario::Allocate(scenario) => alloc::compare(&scenario, None, &args.output),
     }
 }

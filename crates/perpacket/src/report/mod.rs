@@ -8,6 +8,7 @@ mod datapath;
 mod file;
 mod numbers;
 mod opening;
+mod search;
 mod sent;
 mod svg;
 mod tables;
@@ -28,6 +29,7 @@ pub(crate) use costs::{CellResult, cost_table, counters_text};
 pub(crate) use datapath::{DatapathLive, datapath_opening, datapath_text};
 pub(crate) use file::OutputFile;
 pub(crate) use opening::{generator_opening, opening, warning_line};
+pub(crate) use search::{search_opening, search_svg, search_text, trial_line};
 pub(crate) use sent::{Live, language_text, sending_text, written_text};
 pub(crate) use tables::{comparison_table, ledger_text, subject};
 

@@ -7,6 +7,7 @@ mod allocate;
 mod datapath;
 mod datapath_checks;
 mod generate;
+mod search;
 
 use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
@@ -25,6 +26,7 @@ pub(crate) use datapath::{
     DATAPATH_JOB, Datapath, Devices, FramesOf, Network, Receiving, Running, StageName, Steering, UdpQueues,
 };
 pub(crate) use generate::{Generate, JOB, Packets, Send, Target};
+pub(crate) use search::{FrameWord, GoalDefaults, PortKind, SEARCH_JOB, Search, Subject};
 
 /// The form of a scenario that this program writes and reads.
 pub(crate) const SCHEMA: &str = "perpacket.scenario/1";
@@ -248,6 +250,8 @@ pub(crate) enum AnyScenario {
     Datapath(Box<Datapath>),
     /// Of `alloc`.
     Allocate(Allocate),
+    /// Of `search`.
+    Search(Box<Search>),
 }
 
 impl AnyScenario {
@@ -258,6 +262,7 @@ impl AnyScenario {
         match job.as_deref() {
             Some(generate::JOB) => Generate::from_toml(text).map(Self::Generate),
             Some(DATAPATH_JOB) => Datapath::from_toml(text).map(Box::new).map(Self::Datapath),
+            Some(SEARCH_JOB) => Search::from_toml(text).map(Box::new).map(Self::Search),
             Some(allocate::JOB) => Allocate::from_toml(text).map(Self::Allocate),
             _ => Scenario::from_toml(text).map(Self::Measure),
         }
@@ -268,7 +273,7 @@ impl AnyScenario {
 fn read<T: DeserializeOwned>(text: &str, known: &BTreeSet<String>) -> Result<T> {
     ensure!(
         !text.trim_start().starts_with('{'),
-        "this is JSON, and a scenario is TOML: a record is not a scenario; the option -v of path, ab, gen, alloc and run prints \
+        "this is JSON, and a scenario is TOML: a record is not a scenario; the option -v of path, ab, gen, alloc, search and run prints \
          the scenario of a run as TOML"
     );
     let table: toml::Table =
