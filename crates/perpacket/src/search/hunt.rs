@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use linux::clock;
+use measure::gaps::Gaps;
 use measure::ledger::{Drop, Ledger};
 use measure::record::{Extra, SearchGoal, SearchRow, TrialPart};
 use measure::search::{Goal, Limits, Next, Search, TrialResult};
@@ -15,6 +16,12 @@ use crate::trial::{Course, Load, Trial};
 /// that needs more did not offer the load.
 const GRACE_SHARE: f64 = 0.05;
 const GRACE: Duration = Duration::from_millis(100);
+
+/// How often a trial is made in which the sender fell short by little, before the load counts as not offered.
+const TRIES: u32 = 2;
+/// The share of a rate from which on it fell short by little; and the share that must be achieved with a pause.
+const NEAR: f64 = 0.9;
+const PAUSED: f64 = 0.99;
 
 /// What is searched for on which course.
 pub(crate) struct Hunt<'a> {
@@ -50,21 +57,24 @@ impl Hunt<'_> {
         let begin = clock::monotonic_ns();
         let mut log = Log::default();
         while let Next::Trial { load_pps, duration_s } = search.next_trial() {
-            if stop.asked() {
-                break;
+            let mut patience = TRIES;
+            while patience > 0 && !stop.asked() {
+                patience -= 1;
+                let trial = self.try_once(course, stop, load_pps, duration_s)?;
+                let invalid = if stop.asked() {
+                    Some("a signal ended it")
+                } else if patience > 0 && is_near_miss(&trial) {
+                    Some("the sender was late, so it was made again")
+                } else {
+                    search.record(result(&trial, duration_s))?;
+                    patience = 0;
+                    invalid(&search)
+                };
+                let part = self.part(&trial, invalid);
+                told(&part, deadline.share())?;
+                log.add(part, &trial.ledger);
             }
-            let load = Load { pps: load_pps, packets: (load_pps * duration_s).round().max(1.0) as u64 };
-            let patience = Duration::from_secs_f64(duration_s * (1.0 + GRACE_SHARE)) + GRACE;
-            let what = || format!("send {load_pps:.0} packets a second for {duration_s} s");
-            let trial = course.run(&load, &stop.or_after(patience)).with_context(what)?;
-            if !stop.asked() {
-                search.record(result(&trial, duration_s))?;
-            }
-            let used = if stop.asked() { Some("a signal ended it") } else { invalid(&search) };
-            let part = self.part(&trial, used);
-            told(&part, deadline.share())?;
-            log.add(part, &trial.ledger);
-            if deadline.passed() {
+            if deadline.passed() || stop.asked() {
                 search.stop();
             }
         }
@@ -79,6 +89,20 @@ impl Hunt<'_> {
             extra: Extra::new(),
         };
         Ok(Found { row, ledger: log.ledger })
+    }
+
+    /// Sends a load for so many seconds.
+    fn try_once(
+        &self,
+        course: &mut dyn Course,
+        stop: &Stop,
+        load_pps: f64,
+        duration_s: f64,
+    ) -> Result<Trial> {
+        let load = Load { pps: load_pps, packets: (load_pps * duration_s).round().max(1.0) as u64 };
+        let patience = Duration::from_secs_f64(duration_s * (1.0 + GRACE_SHARE)) + GRACE;
+        let what = || format!("send {load_pps:.0} packets a second for {duration_s} s");
+        course.run(&load, &stop.or_after(patience)).with_context(what)
     }
 
     fn part(&self, trial: &Trial, invalid: Option<&str>) -> TrialPart {
@@ -106,8 +130,23 @@ fn result(trial: &Trial, duration_s: f64) -> TrialResult {
         offered: trial.sent,
         forwarded: trial.received,
         effective_s: duration_s,
-        achieved_pps: (!trial.is_offered()).then(|| trial.achieved_pps()),
+        achieved_pps: (!is_offered(trial)).then(|| trial.achieved_pps()),
     }
+}
+
+/// Whether the load was offered: all packets were sent, and the rate was held to a thousandth, or the last ones were late by no
+/// more than one pause of the sender. While another program has its CPU for a few milliseconds it sends nothing, and then catches
+/// up, at twice the rate at most; at the end of a trial there is no time to. That is no limit of the sender.
+fn is_offered(trial: &Trial) -> bool {
+    let late_ns = trial.wall_ns as f64 - trial.load.packets as f64 * trial.load.interval_ns();
+    let pause_ns = trial.gaps.as_ref().and_then(Gaps::range).map_or(0.0, |(_, longest)| longest as f64);
+    let is_one_pause = late_ns <= pause_ns && trial.achieved_pps() >= PAUSED * trial.load.pps;
+    trial.is_offered() || (trial.sent == trial.load.packets && is_one_pause)
+}
+
+/// Whether the sender fell short by as little as it does where it is disturbed.
+fn is_near_miss(trial: &Trial) -> bool {
+    !is_offered(trial) && trial.achieved_pps() >= NEAR * trial.load.pps
 }
 
 /// Why the last trial says nothing about the path; none where it does.
@@ -287,6 +326,26 @@ mod tests {
         // 100 of a trial's packets are less than half a percent from 40,000 pps on: held to the loss at the least load all the
         // same, as the draft has it.
         assert_eq!(found.row.goals[1].result.ending, Ending::LosesAtMinimum);
+    }
+
+    #[test]
+    fn a_pause_of_the_sender_is_no_limit_of_it() {
+        let trial = |late_ns: u64, longest_gap_ns: u64, sent: u64| {
+            let mut gaps = Gaps::new();
+            gaps.record_n(1_000, 499_998);
+            gaps.record(longest_gap_ns);
+            let ledger = Ledger::new("x", None, Count { packets: sent, seen_by: "sender".into() });
+            let load = Load { pps: 1e6, packets: 500_000 };
+            let wall_ns = 500_000_000 + late_ns;
+            Trial { load, sent, received: sent, wall_ns, gaps: Some(gaps), ledger }
+        };
+        assert!(is_offered(&trial(400_000, 1_000, 500_000)), "within a thousandth");
+        assert!(!is_offered(&trial(3_000_000, 1_000_000, 500_000)), "late all the time");
+        assert!(is_near_miss(&trial(3_000_000, 1_000_000, 500_000)));
+        assert!(is_offered(&trial(3_000_000, 4_000_000, 500_000)), "one pause");
+        assert!(!is_offered(&trial(3_000_000, 4_000_000, 499_999)), "one is missing");
+        assert!(!is_offered(&trial(30_000_000, 40_000_000, 500_000)), "too long a pause");
+        assert!(!is_near_miss(&trial(90_000_000, 1_000, 500_000)));
     }
 
     #[test]
