@@ -28,6 +28,7 @@
 //! | [`ledger`] | where every packet ended |
 //! | [`gaps`] | how evenly packets followed each other |
 //! | [`window`] | which numbered packets were lost, came twice, or out of order |
+//! | [`search`] | the highest load that meets a loss ratio |
 //! | [`foil`] | the usual methods that mislead, for tables beside ours |
 //! | [`record`] | `perpacket.record/1`, read and written |
 //!

@@ -2,6 +2,10 @@
 
 use serde::{Deserialize, Serialize};
 
+/// Sums of seconds are right to this share. Ten times 0.1 s is a little less than 1 s in binary, and must not be held for
+/// a trial that is missing.
+const ROUNDING: f64 = 1e-9;
+
 /// What decides a load.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Criterion {
@@ -38,29 +42,34 @@ pub enum Class {
     Undecided,
 }
 
-/// Seconds at one load, of which kind.
-#[derive(Debug, Clone, Copy, Default)]
-struct Seconds {
-    full_low: f64,
-    full_high: f64,
-    short_low: f64,
-    short_high: f64,
+/// Seconds at one load that decide.
+#[derive(Debug, Clone, Copy)]
+struct Sums {
+    /// All: the duration sum, or more where more was made.
+    whole_s: f64,
+    /// High-loss ones, if all that is missing were low-loss.
+    high_at_best_s: f64,
+    /// High-loss ones, if all that is missing were high-loss.
+    high_at_worst_s: f64,
 }
 
-impl Seconds {
-    fn of(criterion: &Criterion, samples: &[Sample]) -> Seconds {
-        let mut seconds = Seconds::default();
+impl Sums {
+    fn of(criterion: &Criterion, samples: &[Sample]) -> Sums {
+        let (mut full_low, mut full_high, mut short_low, mut short_high) = (0.0, 0.0, 0.0, 0.0);
         for sample in samples {
             let is_full = sample.duration_s >= criterion.trial_s;
             let is_high = sample.loss_ratio > criterion.loss_ratio;
             *match (is_full, is_high) {
-                (true, false) => &mut seconds.full_low,
-                (true, true) => &mut seconds.full_high,
-                (false, false) => &mut seconds.short_low,
-                (false, true) => &mut seconds.short_high,
+                (true, false) => &mut full_low,
+                (true, true) => &mut full_high,
+                (false, false) => &mut short_low,
+                (false, true) => &mut short_high,
             } += sample.effective_s;
         }
-        seconds
+        let offset_s = short_low * criterion.exceed_ratio / (1.0 - criterion.exceed_ratio);
+        let high_at_best_s = full_high + f64::max(short_high - offset_s, 0.0);
+        let whole_s = criterion.duration_sum_s.max(full_low + high_at_best_s);
+        Sums { whole_s, high_at_best_s, high_at_worst_s: whole_s - full_low }
     }
 }
 
@@ -70,20 +79,21 @@ impl Seconds {
 /// full-length; what they do not lose only offsets that.
 #[must_use]
 pub fn classify(criterion: &Criterion, samples: &[Sample]) -> Class {
-    let seconds = Seconds::of(criterion, samples);
-    let exceed = criterion.exceed_ratio;
-    let offset = seconds.short_low * exceed / (1.0 - exceed);
-    let high = seconds.full_high + (seconds.short_high - offset).max(0.0);
-    let whole = criterion.duration_sum_s.max(seconds.full_low + high);
-    let allowed = whole * exceed;
-    // If all that is missing were without loss, and if all of it were with loss.
-    let is_lower_at_best = high <= allowed;
-    let is_lower_at_worst = whole - seconds.full_low <= allowed;
-    match (is_lower_at_best, is_lower_at_worst) {
+    let sums = Sums::of(criterion, samples);
+    let allowed_s = sums.whole_s * (criterion.exceed_ratio + ROUNDING);
+    match (sums.high_at_best_s <= allowed_s, sums.high_at_worst_s <= allowed_s) {
         (true, true) => Class::Lower,
         (false, false) => Class::Upper,
         _ => Class::Undecided,
     }
+}
+
+/// The shares of seconds that are high-loss, if all that is missing were low-loss and if it were high-loss: what
+/// [`classify`] compares with the exceed ratio (the draft's "optimistic" and "pessimistic exceed ratio").
+#[must_use]
+pub fn exceed_ratios(criterion: &Criterion, samples: &[Sample]) -> (f64, f64) {
+    let sums = Sums::of(criterion, samples);
+    (sums.high_at_best_s / sums.whole_s, sums.high_at_worst_s / sums.whole_s)
 }
 
 /// The forwarding rate that a load stands for, in packets per second: the load less the loss of one full-length trial, the
@@ -96,16 +106,17 @@ pub fn conditional_throughput(load_pps: f64, criterion: &Criterion, samples: &[S
         samples.iter().filter(|sample| sample.duration_s >= criterion.trial_s).collect();
     full.sort_by(|a, b| a.loss_ratio.total_cmp(&b.loss_ratio));
     let full_s: f64 = full.iter().map(|sample| sample.effective_s).sum();
-    let mut remaining = criterion.duration_sum_s.max(full_s) * (1.0 - criterion.exceed_ratio);
+    let whole_s = criterion.duration_sum_s.max(full_s);
+    let (mut remaining, rounding) = (whole_s * (1.0 - criterion.exceed_ratio), whole_s * ROUNDING);
     let mut loss_ratio = full.first()?.loss_ratio;
     for sample in full {
-        if remaining <= 0.0 {
+        if remaining <= rounding {
             break;
         }
         loss_ratio = sample.loss_ratio;
         remaining -= sample.effective_s;
     }
-    if remaining > 0.0 {
+    if remaining > rounding {
         loss_ratio = 1.0;
     }
     Some(load_pps * (1.0 - loss_ratio))
@@ -132,6 +143,16 @@ mod tests {
         assert_eq!(classify(&HALF, &[high, high]), Class::Undecided);
         assert_eq!(classify(&HALF, &[high, high, high]), Class::Upper);
         assert_eq!(classify(&HALF, &[high, high, low, low]), Class::Lower);
+    }
+
+    #[test]
+    fn ten_tenths_are_one() {
+        let strict = Criterion { loss_ratio: 0.0, exceed_ratio: 0.0, trial_s: 0.1, duration_sum_s: 1.0 };
+        let samples = [sample(0.1, 0.0); 10];
+        assert_ne!(samples.iter().map(|sample| sample.effective_s).sum::<f64>(), 1.0);
+        assert_eq!(classify(&strict, &samples), Class::Lower);
+        assert_eq!(classify(&strict, &samples[1..]), Class::Undecided);
+        assert_eq!(conditional_throughput(1000.0, &strict, &samples), Some(1000.0));
     }
 
     #[test]

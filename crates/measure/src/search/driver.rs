@@ -13,7 +13,8 @@ use super::trials::{Bounds, ByLoad};
 /// What to do next.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Next {
-    /// Make this trial and [`Search::record`] it.
+    /// Make this trial and [`Search::record`] it. Send for so many seconds and no longer, whatever was sent by then: the
+    /// first trial is made at the greatest load, which a sender may be far from.
     Trial {
         /// The load, in packets per second.
         load_pps: f64,

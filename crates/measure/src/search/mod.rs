@@ -3,8 +3,8 @@
 //! A load is tried in several trials. What they lose says whether the load meets a goal (a [`Goal`] allows so much loss, in
 //! all but so many seconds), misses it, or whether more trials are needed ([`classify()`]). The search narrows the interval
 //! between the loads that meet a goal and those that miss it, for several goals at once, beginning with few and coarse
-//! trials. The method is that of draft-ietf-bmwg-mlrsearch-15, whose terms are used here; how loads are classified
-//! ("Load Classification Logic", "Conditional Throughput") is what it requires; which trial is made next it leaves open, and that
+//! trials. The method is that of draft-ietf-bmwg-mlrsearch-15 (numbered RFC 9971), whose terms are used here; how loads are
+//! classified ("Load Classification Logic", "Conditional Throughput") is what it requires; which trial is made next it leaves open, and that
 //! follows what `MLRsearch` 1.2.1 (FD.io CSIT) does.
 //!
 //! # What is promised
@@ -22,8 +22,8 @@
 //! - A target that loses at a load and passes a higher one is held to the lower one ("Loss Inversion"). If it loses at the
 //!   least load, that is the result: [`Ending::LosesAtMinimum`].
 //! - A target with a memory (a cache that fills, a clock that rises with load, a quota that is used up) answers otherwise later
-//!   than sooner. Loads are tried once; the bounds are those of the order in which they were tried. Repeat the search and
-//!   report how far results lie apart. For Linux routers in virtual machines the rate at 0.5 % of loss was found
+//!   than sooner, and what is found depends on the order in which loads were tried. Nothing here notices. Repeat the search
+//!   and report how far results lie apart. For Linux routers in virtual machines the rate at 0.5 % of loss was found
 //!   unreliable, and some kernels lose packets at low load (PASTRAMI, arXiv 2410.18644).
 //! - Noise on the host that is longer than a trial looks like the target's. The exceed ratio is there for noise that is
 //!   shorter.
@@ -71,7 +71,7 @@ mod sender;
 mod trial;
 mod trials;
 
-pub use classify::{Class, Criterion, Sample, classify, conditional_throughput};
+pub use classify::{Class, Criterion, Sample, classify, conditional_throughput, exceed_ratios};
 pub use driver::{Next, Search};
 pub use goal::{Advice, Goal, Limits, SettingsError, WIDTH_LEAST};
 pub use outcome::{Bound, Ending, GoalResult};

@@ -61,7 +61,7 @@ impl Opening {
             Step::Second { first } => {
                 let second = self.number;
                 let third = if trial.loss_ratio <= self.loss_ratio {
-                    self.above(second, first, grid)
+                    place_above(second, first, self.width)
                 } else if second > 0 && forwarded < second {
                     place(forwarded, self.width, End::Limit(0), End::Bound(second))
                 } else {
@@ -72,12 +72,6 @@ impl Opening {
             }
             Step::Third { second } => Some(both(second, self.number)),
         }
-    }
-
-    /// A step above the second load. The first one, if it is the greatest load of all, may be tried again.
-    fn above(&self, second: i64, first: i64, grid: &Grid) -> Option<i64> {
-        let upper = if first == grid.top() { End::Limit(first) } else { End::Bound(first) };
-        (second < first).then(|| place(second + self.width, self.width, End::Bound(second), upper)).flatten()
     }
 
     /// Asks for that load, or ends here when there is none.
@@ -108,6 +102,12 @@ impl Opening {
             Step::Third { second } => Some(both(second, self.number)),
         }
     }
+}
+
+/// A step above the second load, away from the first.
+fn place_above(second: i64, first: i64, width: i64) -> Option<i64> {
+    let number = second.saturating_add(width);
+    (number < first).then(|| place(number, width, End::Bound(second), End::Bound(first))).flatten()
 }
 
 fn both(one: i64, other: i64) -> Bounds {

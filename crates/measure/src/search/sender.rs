@@ -1,8 +1,8 @@
 //! What the sender can offer.
 //!
 //! A single trial that fell short may be a hiccup: a neighbour had the CPU. So a load is given up after [`ATTEMPTS`]
-//! trials that fell short and outnumber the others, or at once where the sender is far from it and nothing as high was ever
-//! offered.
+//! trials that fell short and outnumber the others, or at once where the sender did not get half way and nothing as high was
+//! ever offered.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 pub const ATTEMPTS: u32 = 3;
 
 /// Below this share of the load one trial is enough, if no load as high was ever offered.
-const FAR_SHORT: f64 = 0.9;
+const FAR_SHORT: f64 = 0.5;
 
 /// Where the sender's limit lies.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
@@ -97,8 +97,8 @@ mod tests {
     fn a_load_that_is_far_off_is_given_up_at_once() {
         let mut sender = Sender::default();
         sender.offered(30);
-        assert!(sender.fell_short(40, 1000.0, 899.0));
-        assert!(!sender.fell_short(35, 950.0, 900.0));
+        assert!(sender.fell_short(40, 1000.0, 499.0));
+        assert!(!sender.fell_short(35, 950.0, 500.0));
         assert_eq!(sender.bound(|number| number as f64).unwrap().offered_pps, Some(30.0));
     }
 
