@@ -111,6 +111,8 @@ pub fn frame(frame_bytes: u32) -> Result<CheckedFrame> {
         source_port: 1024,
         destination_port: 5000,
         flows: 1,
+        sources: 1,
+        stamp: false,
         frame_bytes,
     };
     Ok(frame.check()?)

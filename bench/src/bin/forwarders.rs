@@ -134,6 +134,8 @@ impl Net {
             source_port: 1024,
             destination_port: 5000,
             flows: 1,
+            sources: 1,
+            stamp: false,
             frame_bytes,
         };
         Ok(Self { frame: frame.check()?.to_vec(0), sink, _link: link, lab })

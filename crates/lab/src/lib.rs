@@ -26,6 +26,7 @@ pub mod counters;
 pub mod journal;
 mod named;
 pub mod plan;
+pub mod steering;
 
 pub use apply::{Device, Lab, LabError};
 pub use journal::HostSettings;

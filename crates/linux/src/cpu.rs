@@ -72,7 +72,7 @@ impl Ksoftirqd {
 }
 
 /// The first field of `/proc/PID/schedstat` is the time on a CPU in ns (fs/proc/base.c, `proc_pid_schedstat`).
-fn first_number(schedstat: &str) -> Option<u64> {
+pub(crate) fn first_number(schedstat: &str) -> Option<u64> {
     schedstat.split_whitespace().next()?.parse().ok()
 }
 

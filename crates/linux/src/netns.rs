@@ -138,6 +138,11 @@ pub fn leave_foreign_network() -> Result<(), SyscallError> {
     Ok(())
 }
 
+/// Moves the calling thread into a mount namespace of its own, a copy of the one it is in. For threads that end soon.
+pub(crate) fn leave_mounts() -> Result<(), SyscallError> {
+    unshare(libc::CLONE_NEWNS, "unshare mount namespace")
+}
+
 fn write_map(path: &str, text: &str) -> Result<(), SyscallError> {
     fs::write(path, text).map_err(|error| explain(SyscallError::new("write user namespace map", path, error)))
 }
@@ -186,7 +191,7 @@ pub fn user_namespace_obstacle(read: impl Fn(&str) -> Option<String>) -> Option<
 }
 
 fn unshare(flags: libc::c_int, call: &'static str) -> Result<(), SyscallError> {
-    // SAFETY: unshare takes flags only. CLONE_NEWNET and CLONE_NEWUSER change what names mean to this thread,
+    // SAFETY: unshare takes flags only. CLONE_NEWNET, CLONE_NEWNS and CLONE_NEWUSER change what names mean to this thread,
     // not its memory or its descriptors.
     let done = unsafe { libc::unshare(flags) };
     if done == 0 { Ok(()) } else { Err(SyscallError::last(call, "")) }

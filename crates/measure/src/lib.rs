@@ -27,6 +27,7 @@
 //! | [`mod@crossover`] | from which frame size on the other variant is cheaper |
 //! | [`ledger`] | where every packet ended |
 //! | [`gaps`] | how evenly packets followed each other |
+//! | [`share`] | what a few runs received, and whether one setting receives more |
 //! | [`window`] | which numbered packets were lost, came twice, or out of order |
 //! | [`search`] | the highest load that meets a loss ratio |
 //! | [`foil`] | the usual methods that mislead, for tables beside ours |
@@ -67,6 +68,7 @@ pub mod quantile;
 pub mod record;
 pub mod search;
 pub mod sequential;
+pub mod share;
 pub mod sign;
 pub mod slice;
 pub mod verdict;

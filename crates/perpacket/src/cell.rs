@@ -39,6 +39,7 @@ impl Cell {
             Factor::Batch => setting.batch = number("batch", value)?,
             Factor::Backend => setting.backend = Some(parse_backend(value)?),
             Factor::Gro => setting.gro = parse_switch("gro", value)?,
+            Factor::Gso => setting.gso = parse_switch("gso", value)?,
             Factor::Rps => setting.rps = value.into(),
             Factor::Qdisc => setting.qdisc = value.into(),
             Factor::Threads => setting.threads = number("threads", value)?,
@@ -69,6 +70,8 @@ pub(crate) struct Setting {
     pub(crate) batch: u32,
     /// GRO and NAPI on the receiving device.
     pub(crate) gro: bool,
+    /// Whether sockets hand over many datagrams as one, for the kernel to cut.
+    pub(crate) gso: bool,
     /// CPU mask of receive packet steering, in hexadecimal.
     pub(crate) rps: String,
     /// Steps of work added to every frame, very roughly 0.5 to 1 ns each.
@@ -93,7 +96,8 @@ pub(crate) struct Setting {
     pub(crate) cpus: Vec<usize>,
 }
 
-/// No queueing discipline: packet sockets bypass it.
+/// No queueing discipline: packet sockets bypass what there is. A UDP socket cannot, and finds none: a veth has `noqueue` where
+/// nothing else was asked for (IFF_NO_QUEUE, drivers/net/veth.c, 6.18).
 pub(crate) const NO_QDISC: &str = "none";
 
 /// The most threads, and the most sending queues.
@@ -113,6 +117,7 @@ impl Default for Setting {
             rules: 0,
             batch: 64,
             gro: false,
+            gso: false,
             rps: "0".into(),
             spin: 0,
             qdisc: NO_QDISC.into(),
@@ -193,6 +198,7 @@ impl Setting {
                 ("rules", setting.rules.to_string()),
                 ("batch", setting.batch.to_string()),
                 ("gro", setting.gro.to_string()),
+                ("gso", setting.gso.to_string()),
                 ("rps", setting.rps.clone()),
                 ("spin", setting.spin.to_string()),
                 ("qdisc", setting.qdisc.clone()),
@@ -353,6 +359,7 @@ pub(crate) enum Factor {
     Batch,
     Backend,
     Gro,
+    Gso,
     Rps,
     Spin,
     /// How it queues, and whether that costs. The work of the kinds that hand a packet on at once is done by the thread that
@@ -372,13 +379,14 @@ pub(crate) enum Factor {
 
 impl Factor {
     /// The factors that `--vary` takes.
-    const VARIED: [(&'static str, Self); 15] = [
+    const VARIED: [(&'static str, Self); 16] = [
         ("rules", Self::Rules),
         ("frame", Self::Frame),
         ("flows", Self::Flows),
         ("batch", Self::Batch),
         ("backend", Self::Backend),
         ("gro", Self::Gro),
+        ("gso", Self::Gso),
         ("rps", Self::Rps),
         ("spin", Self::Spin),
         ("qdisc", Self::Qdisc),

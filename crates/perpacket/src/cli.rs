@@ -1,6 +1,7 @@
 //! Arguments: every flag once, in groups that the commands share.
 
 pub(crate) mod datapath;
+pub(crate) mod flows;
 mod search;
 
 use std::ffi::OsString;
@@ -11,6 +12,7 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand};
 
 use self::datapath::DatapathArgs;
+use self::flows::FlowsArgs;
 pub(crate) use self::search::SearchArgs;
 use crate::alloc::Threads;
 use crate::cell::{NO_QDISC, PREFIXES, parse_flows};
@@ -37,11 +39,14 @@ pub(crate) enum Command {
     /// The device under test in user space: receive, drop, forward, deliver, steer; between devices that
     /// need no kernel, or as a router between hosts
     Datapath(Box<DatapathArgs>),
+    /// Send paced UDP flows into one socket and thread a port, and say what share arrives, with steering
+    /// off and on, and where the rest went
+    Flows(Box<FlowsArgs>),
     /// Compare what a packet buffer costs, from allocators of ours and of others
     Alloc(AllocArgs),
     /// Find the highest rate at which a path loses no packets, or no more than a share of them
     Search(Box<SearchArgs>),
-    /// Run a scenario file (TOML), as path, ab, gen, alloc, datapath, search and run print it with -v
+    /// Run a scenario file (TOML), as path, ab, gen, flows, alloc, datapath, search and run print it with -v
     Run(RunArgs),
     /// Count what arrives on a device or at a socket, by flow, queue and CPU; with --mark what was lost,
     /// came twice, out of order or changed
@@ -80,11 +85,11 @@ pub(crate) struct PathArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct AbArgs {
-    /// Paths to compare on: those of `path`
+    /// Paths to compare on: those of `path`; or `flows`, which does what `perpacket flows --vary` does
     #[arg(value_name = "PATH", required = true)]
     pub(crate) paths: Vec<String>,
     /// What differs, and its two values. It is one of frame, flows, batch or threads; on kernel paths also
-    /// rules, backend, gro, rps, spin or qdisc; on datapath paths alloc, rx, lock, queues or prefixes.
+    /// rules, backend, gro, gso, rps, spin or qdisc; on datapath paths alloc, rx, lock, queues or prefixes.
     /// Without it A and B are the same, which shows the noise that is left (A/A)
     #[arg(long, value_name = "KEY=A,B", conflicts_with_all = ["a", "b"])]
     pub(crate) vary: Option<String>,
@@ -227,8 +232,9 @@ pub(crate) struct FlagArgs {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "How they are sent")]
 pub(crate) struct SendArgs {
-    /// xdp-live, af-xdp, tx-ring, mmsg, inject (into a lab), or pktgen (the kernel's, where it is
-    /// loaded) [default: the best one that works]
+    /// xdp-live, af-xdp, tx-ring, mmsg, inject (into a lab), udp (sockets: packets come from this host's
+    /// addresses, by its routes), or pktgen (the kernel's, where it is loaded) [default: the best one that
+    /// works]
     #[arg(long, value_name = "BACKEND")]
     pub(crate) backend: Option<String>,
     /// Threads that send, each on a CPU of its own
@@ -381,8 +387,8 @@ pub(crate) struct SinkArgs {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "What is measured")]
 pub(crate) struct SettingArgs {
-    /// How frames get in: inject, xdp-live, af-xdp, tx-ring or mmsg [default: the best that the path
-    /// takes and this host has]
+    /// How frames get in: inject, xdp-live, af-xdp, tx-ring, mmsg or udp (sockets: what an application pays)
+    /// [default: the best that the path takes and this host has]
     #[arg(long, value_name = "BACKEND")]
     pub(crate) backend: Option<String>,
     /// Flows, which differ in the destination port
@@ -397,6 +403,10 @@ pub(crate) struct SettingArgs {
     /// GRO, and with it NAPI, on the receiving device (`on` or `off`); not with inject, which bypasses it
     #[arg(long, value_name = "ON|OFF", default_value = "off")]
     pub(crate) gro: String,
+    /// Let sockets hand over up to 64 datagrams as one, which the kernel cuts (`on` or `off`); with the backend
+    /// udp only
+    #[arg(long, value_name = "ON|OFF", default_value = "off")]
+    pub(crate) gso: String,
     /// Receive packet steering: CPU mask of the receiving device, in hexadecimal
     #[arg(long, value_name = "MASK", default_value = "0")]
     pub(crate) rps: String,
@@ -405,7 +415,8 @@ pub(crate) struct SettingArgs {
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub(crate) spin: u32,
     /// Queueing discipline of the sender's device, by its kind (noqueue, pfifo, pfifo_fast, fq, …), with
-    /// default parameters; none bypasses it. With mmsg and tx-ring only: the other ways in never meet it
+    /// default parameters; none bypasses it (udp cannot, and finds none on a veth). With mmsg, tx-ring and udp
+    /// only: the other ways in never meet it
     #[arg(long, value_name = "KIND", default_value = NO_QDISC)]
     pub(crate) qdisc: String,
     /// Threads that send at once, each on a CPU of its own; the cost is the CPU time of all of them. On

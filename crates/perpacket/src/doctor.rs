@@ -41,7 +41,7 @@ pub(crate) fn left_behind(report: &CleanReport) -> Vec<Warning> {
 
 /// What is worth knowing, but no reason to warn before every run.
 pub(crate) fn remarks(environment: &Environment) -> Vec<Warning> {
-    let checks = [virtualisation, container, quota, smt, mitigations];
+    let checks = [virtualisation, container, quota, smt, mitigations, steering];
     checks.iter().filter_map(|check| check(environment)).collect()
 }
 
@@ -113,6 +113,33 @@ fn bpf_hardening(environment: &Environment) -> Option<Warning> {
         "constants in BPF programs are blinded, which costs instructions",
         format!("net.core.bpf_jit_harden = {value}"),
         "sysctl net.core.bpf_jit_harden=1",
+    )
+}
+
+/// Settings of the host's receive path that somebody has changed.
+fn steering(environment: &Environment) -> Option<Warning> {
+    // net/core/dev.c and net/core/hotdata.c, 6.18.
+    const DEFAULTS: [(&str, &str); 5] = [
+        ("net.core.flow_limit_cpu_bitmap", "0"),
+        ("net.core.flow_limit_table_len", "4096"),
+        ("net.core.netdev_budget", "300"),
+        ("net.core.netdev_max_backlog", "1000"),
+        ("net.core.rps_sock_flow_entries", "0"),
+    ];
+    let sysctls = environment.sysctls.as_ref()?;
+    let changed = |(name, default): (&str, &str)| {
+        let value = sysctls.get(name)?;
+        // Masks are as wide as the machine has CPUs.
+        let is_default =
+            value == default || value.bytes().all(|byte| matches!(byte, b'0' | b',')) && default == "0";
+        (!is_default).then(|| format!("{name} = {value} instead of {default}"))
+    };
+    let changed: Vec<String> = DEFAULTS.into_iter().filter_map(changed).collect();
+    (!changed.is_empty()).then_some(())?;
+    warning(
+        "how this host spreads and holds back received packets is not the kernel's default",
+        changed.join(", "),
+        "compare with hosts that have the same, or set them back (sysctl); where a run is going on, it may have borrowed them",
     )
 }
 
@@ -222,6 +249,20 @@ mod tests {
         let facts: Vec<String> = warnings(&noisy).into_iter().map(|warning| warning.fact).collect();
         assert_eq!(facts.len(), 6, "{facts:?}");
         assert!(facts.iter().any(|fact| fact.contains("KASAN")));
+    }
+
+    #[test]
+    fn steering_that_was_changed_is_remarked() {
+        let host = |values: &[(&str, &str)]| Environment {
+            sysctls: Some(values.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect()),
+            ..Environment::default()
+        };
+        let wide = ("net.core.flow_limit_cpu_bitmap", "00000000,00000000");
+        assert_eq!(steering(&host(&[wide, ("net.core.netdev_max_backlog", "1000")])), None);
+        let changed = host(&[("net.core.flow_limit_cpu_bitmap", "3"), ("net.core.netdev_budget", "600")]);
+        let fact = steering(&changed).unwrap().fact;
+        assert!(fact.contains("flow_limit_cpu_bitmap = 3") && fact.contains("netdev_budget = 600"), "{fact}");
+        assert_eq!(steering(&Environment::default()), None);
     }
 
     #[test]

@@ -11,15 +11,18 @@ use linux::procfs;
 use measure::record::Environment;
 
 /// sysctls that change what a packet costs or where it is counted.
-const SYSCTLS: [&str; 9] = [
+const SYSCTLS: [&str; 12] = [
     "kernel.timer_migration",
     "net.core.bpf_jit_enable",
     "net.core.bpf_jit_harden",
     "net.core.dev_weight",
+    "net.core.flow_limit_cpu_bitmap",
+    "net.core.flow_limit_table_len",
     "net.core.netdev_budget",
     "net.core.netdev_budget_usecs",
     "net.core.netdev_max_backlog",
     "net.core.rmem_default",
+    "net.core.rps_sock_flow_entries",
     "net.core.skb_defer_max",
 ];
 

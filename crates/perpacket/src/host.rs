@@ -228,8 +228,9 @@ impl Abilities {
             setting.spin
         );
         ensure!(
-            !setting.has_qdisc() || matches!(kind, BackendKind::Mmsg | BackendKind::TxRing),
-            "qdisc = {} with {kind}: its frames meet no queueing discipline ({}); use --backend mmsg or tx-ring",
+            !setting.has_qdisc()
+                || matches!(kind, BackendKind::Mmsg | BackendKind::TxRing | BackendKind::Udp),
+            "qdisc = {} with {kind}: its frames meet no queueing discipline ({}); use --backend mmsg, tx-ring or udp",
             setting.qdisc,
             match kind {
                 BackendKind::Inject => "they are received, not sent",
@@ -238,9 +239,15 @@ impl Abilities {
             }
         );
         ensure!(
-            setting.batch == Setting::default().batch || has_program || kind == BackendKind::Mmsg,
-            "batch = {} with {kind}: it hands frames over as its ring has room; use --backend inject, xdp-live or mmsg",
+            setting.batch == Setting::default().batch
+                || has_program
+                || matches!(kind, BackendKind::Mmsg | BackendKind::Udp),
+            "batch = {} with {kind}: it hands frames over as its ring has room; use --backend inject, xdp-live, mmsg or udp",
             setting.batch
+        );
+        ensure!(
+            !setting.gso || kind == BackendKind::Udp,
+            "gso = on with {kind}: its frames are whole, and nothing is left to be cut; use --backend udp"
         );
         ensure!(
             clock == Clock::Machine

@@ -15,8 +15,8 @@ use measure::ledger::{Drop, Ledger};
 use crate::paths::{self, XDP_DROPS};
 
 /// MIB counters of a namespace in which a packet ends, and what they mean. `UdpInErrors` is absent: it contains the
-/// two UDP counters below (net/ipv4/udp.c, 6.18).
-const MIB: [(&str, &str); 14] = [
+/// three UDP counters below (net/ipv4/udp.c, 6.18).
+const MIB: [(&str, &str); 16] = [
     ("Ip.InHdrErrors", "bad IP header, or TTL used up"),
     ("Ip.InAddrErrors", "address not for this host"),
     ("Ip.InUnknownProtos", "no such protocol"),
@@ -25,13 +25,20 @@ const MIB: [(&str, &str); 14] = [
     ("Ip.OutNoRoutes", "no route"),
     ("IpExt.InNoRoutes", "no route for a packet to forward"),
     ("IpExt.InTruncatedPkts", "shorter than its header says"),
+    ("TcpExt.IPReversePathFilter", "refused by the reverse path filter"),
     ("Udp.RcvbufErrors", "socket receive buffer full"),
+    ("Udp.MemErrors", "no memory left for UDP (net.ipv4.udp_mem)"),
     ("Udp.InCsumErrors", "bad UDP checksum"),
     ("Udp.NoPorts", "no socket on that port"),
     ("Ip6InHdrErrors", "bad IPv6 header, or hop limit used up"),
     ("Ip6InNoRoutes", "no IPv6 route"),
     ("Ip6InDiscards", "discarded on the way in (IPv6)"),
 ];
+
+/// Counters of packets that a sender was refused, and told so: they are not among those sent. A socket that asks for it
+/// (IP_RECVERR) gets an error for what the queueing discipline or the device dropped (net/ipv4/udp.c, udp_send_skb; counted in
+/// net/ipv4/ip_output.c, ip_send_skb, 6.18).
+const REFUSED: [(&str, &str); 1] = [(paths::GEN, "Ip.OutDiscards")];
 
 /// Name of the socket's own drop counter in a ledger.
 const SOCKET: &str = "socket";
@@ -52,7 +59,7 @@ pub(crate) fn add_counters(book: &mut Ledger, grown: &Grown, on_the_way: &[(&str
     for (role, counters) in grown {
         for (key, &by) in counters {
             let name = short_name(key);
-            let passed = on_the_way.contains(&(*role, name));
+            let passed = on_the_way.contains(&(*role, name)) || REFUSED.contains(&(*role, name));
             let reason = match (&key.place, name) {
                 _ if passed => None,
                 (Place::Protocol, "Udp.RcvbufErrors") if socket_known => None,

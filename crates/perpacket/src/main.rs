@@ -8,6 +8,7 @@ mod device;
 mod diagnosis;
 mod doctor;
 mod environment;
+mod flows;
 mod generate;
 mod host;
 mod ledger;
@@ -37,6 +38,7 @@ fn main() -> ExitCode {
         Command::Ab(args) => commands::ab::run(&args),
         Command::Gen(args) => commands::generate::run(&args),
         Command::Datapath(args) => commands::datapath::run(&args),
+        Command::Flows(args) => commands::flows::run(&args),
         Command::Alloc(args) => commands::alloc::run(&args),
         Command::Search(args) => commands::search::run(&args),
         Command::Run(args) => commands::run::run(&args),

@@ -381,6 +381,7 @@ fn lab_settings(setting: &Setting) -> BTreeMap<String, String> {
             ("rules", setting.rules.to_string()),
             ("batch", setting.batch.to_string()),
             ("gro", setting.gro.to_string()),
+            ("gso", setting.gso.to_string()),
             ("rps", setting.rps.clone()),
             ("spin", setting.spin.to_string()),
             ("qdisc", setting.qdisc.clone()),
@@ -407,7 +408,7 @@ fn device_settings(setting: &Setting) -> BTreeMap<String, String> {
 }
 
 /// The settings, and the CPUs where there are several.
-fn with_cpus(setting: &Setting, pairs: [(&str, String); 8]) -> BTreeMap<String, String> {
+fn with_cpus<const N: usize>(setting: &Setting, pairs: [(&str, String); N]) -> BTreeMap<String, String> {
     let mut settings: BTreeMap<String, String> =
         pairs.into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
     if setting.threads > 1 {

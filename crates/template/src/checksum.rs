@@ -42,6 +42,12 @@ pub(crate) fn fold(sum: u64) -> u32 {
     ((sum & 0xffff) + (sum >> 16)) as u32
 }
 
+/// A folded sum as the number that its two bytes mean in network order: what is added to it then, and stored in network
+/// order again, are numbers.
+pub(crate) fn to_number(sum: u32) -> u16 {
+    u16::from_be_bytes((sum as u16).to_ne_bytes())
+}
+
 /// The complement of the folded sum: the field's value, in the host's order.
 pub(crate) fn finish(sum: u32) -> u16 {
     let folded = (sum & 0xffff) + (sum >> 16);

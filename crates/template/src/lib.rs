@@ -33,6 +33,7 @@
 //! | `audit` | what frames hold, and what is wrong with them |
 //! | `lower_plan` | the plan's packets as eBPF instructions |
 //! | `udp`, `lower` | [`UdpFrame`], its bytes and its instructions |
+//! | [`stamp`] | number and time at the start of a payload |
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
@@ -50,6 +51,7 @@ mod plan;
 mod proto;
 mod random;
 mod schedule;
+pub mod stamp;
 mod step;
 mod udp;
 

@@ -6,6 +6,7 @@ use std::ops::Range;
 use thiserror::Error;
 
 use crate::checksum;
+use crate::stamp::{self, Stamp};
 
 /// Bytes of the frame check sequence, which a frame size includes and the kernel is not handed.
 const FCS_BYTES: u32 = 4;
@@ -18,6 +19,9 @@ const TTL: u8 = 64;
 const PROTOCOL_UDP: u8 = 17;
 /// "No Next Header" (RFC 8200 section 4.7).
 const PROTOCOL_NONE: u8 = 59;
+/// Header checksum and source address of IPv4, from the start of the frame.
+pub(crate) const IPV4_CHECKSUM: Range<usize> = 24..26;
+pub(crate) const IPV4_SOURCE: Range<usize> = 26..30;
 
 /// Source and destination of the network layer; they choose its version.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,9 +31,12 @@ pub enum Addresses {
     V6 { source: Ipv6Addr, destination: Ipv6Addr },
 }
 
-/// A UDP datagram in an Ethernet frame, sent as `flows` flows that differ in the destination port.
+/// A UDP datagram in an Ethernet frame, sent as `flows` flows that differ in the destination port, from `sources` addresses.
 ///
-/// The payload is a fixed pattern. An IPv6 frame too short for a UDP header (64 and 65 bytes with the FCS) carries
+/// Frame number `s` belongs to flow `s mod flows`, and is the number `s / flows` of that flow; its source is the number
+/// `(s / flows) mod sources`. So each flow visits all sources in order before it comes to the first one again.
+///
+/// The payload is a fixed pattern, with a stamp in front where that is asked for. An IPv6 frame too short for a UDP header (64 and 65 bytes with the FCS) carries
 /// none: its next header is 59, and it can have one flow only.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UdpFrame {
@@ -43,8 +50,16 @@ pub struct UdpFrame {
     pub source_port: u16,
     /// UDP destination port of the first flow; the n-th has `destination_port + n`.
     pub destination_port: u16,
-    /// Number of flows, at least 1. Frame number `s` belongs to flow `s mod flows`.
+    /// Number of flows, at least 1.
     pub flows: u16,
+    /// Number of source addresses, at least 1. Those after the first count up from the address in `addresses`, which
+    /// must be of IPv4 if there are several. The caller knows which of them the path takes: nothing here keeps them within a network,
+    /// and Linux drops what comes from 0.0.0.0/8, 127.0.0.0/8, or 224.0.0.0 and above (net/ipv4/route.c,
+    /// `ip_route_input_slow`, 6.18), or fails the reverse path filter.
+    pub sources: u32,
+    /// Whether the payload begins with a [`stamp`](mod@stamp): number and time of the packet. It takes 18 bytes, which
+    /// a frame of 64 bytes has over IPv4, and one of 84 bytes over IPv6.
+    pub stamp: bool,
     /// Size of the frame with the 4-byte FCS.
     pub frame_bytes: u32,
 }
@@ -82,6 +97,31 @@ pub enum FrameError {
         /// What was asked for.
         flows: u16,
     },
+    /// There are no sources, or they run past the last address.
+    #[error(
+        "{sources} source addresses from {first} are not possible: at least 1, and the last at most 255.255.255.255"
+    )]
+    Sources {
+        /// What was asked for.
+        sources: u32,
+        /// The first of them.
+        first: Ipv4Addr,
+    },
+    /// Several sources were asked for over IPv6.
+    #[error("{0} source addresses need IPv4: over IPv6 frames have one")]
+    SourcesOverIpv6(u32),
+    /// The payload has no room for a stamp.
+    #[error(
+        "a frame of {frame_bytes} bytes has no room for number and time, which take {} bytes of payload: make it \
+         {missing_bytes} bytes longer",
+        stamp::BYTES
+    )]
+    Stamp {
+        /// What was asked for.
+        frame_bytes: u32,
+        /// What is lacking.
+        missing_bytes: u32,
+    },
 }
 
 impl UdpFrame {
@@ -104,7 +144,26 @@ impl UdpFrame {
         if !has_udp && self.flows > 1 {
             return Err(FrameError::NoPorts { frame_bytes: self.frame_bytes, flows: self.flows });
         }
-        Ok(CheckedFrame::new(self, has_udp))
+        self.check_sources()?;
+        let stamped = headers + if self.stamp { stamp::BYTES } else { 0 };
+        match stamped.saturating_sub(self.l2_bytes()) {
+            missing if self.stamp && missing > 0 => {
+                Err(FrameError::Stamp { frame_bytes: self.frame_bytes, missing_bytes: missing as u32 })
+            }
+            _ => Ok(CheckedFrame::new(self, has_udp)),
+        }
+    }
+
+    fn check_sources(&self) -> Result<(), FrameError> {
+        let sources = self.sources;
+        match self.addresses {
+            Addresses::V4 { source, .. } => {
+                let last = sources.checked_sub(1).and_then(|more| source.to_bits().checked_add(more));
+                last.map(|_| ()).ok_or(FrameError::Sources { sources, first: source })
+            }
+            Addresses::V6 { .. } if sources == 1 => Ok(()),
+            Addresses::V6 { .. } => Err(FrameError::SourcesOverIpv6(sources)),
+        }
     }
 
     fn network_bytes(&self) -> usize {
@@ -115,24 +174,44 @@ impl UdpFrame {
     }
 }
 
-/// Where the varying fields of a frame are.
+/// Where the varying fields of a datagram are.
 #[derive(Debug, Clone)]
 pub(crate) struct UdpFields {
     pub(crate) destination_port: Range<usize>,
     pub(crate) checksum: Range<usize>,
-    /// Sum over the pseudo header and the datagram with port and checksum 0, in the host's order, folded.
+    /// Sum over the pseudo header and the datagram with everything 0 that varies, in the host's order, folded.
     pub(crate) partial_sum: u32,
 }
 
-/// A frame that can be written: every byte known but the destination port and its checksum.
+/// Several source addresses.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Sources {
+    pub(crate) first: u32,
+    pub(crate) count: u32,
+    /// Sum over the IPv4 header with checksum and source 0, as a number, folded.
+    pub(crate) header_sum: u16,
+}
+
+/// A stamp.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct StampField {
+    /// Where it begins: at an even place of the datagram.
+    pub(crate) at: usize,
+    pub(crate) stream: u16,
+}
+
+/// A frame that can be written: every byte known but those that vary from one packet to the next.
 #[derive(Debug, Clone)]
 pub struct CheckedFrame {
-    /// The whole frame without FCS; destination port and UDP checksum are 0.
+    /// The whole frame without FCS; what varies is 0.
     pub(crate) bytes: Vec<u8>,
     pub(crate) header_bytes: usize,
     pub(crate) first_port: u16,
     pub(crate) flows: u16,
     pub(crate) udp: Option<UdpFields>,
+    /// None where there is one, which is in `bytes` then.
+    pub(crate) sources: Option<Sources>,
+    pub(crate) stamp: Option<StampField>,
 }
 
 impl CheckedFrame {
@@ -146,24 +225,67 @@ impl CheckedFrame {
         self.flows
     }
 
-    /// Writes frame number `sequence`, header and payload, into the first [`l2_bytes`](Self::l2_bytes) of `out`.
+    /// Number of source addresses, at least 1.
+    pub fn sources(&self) -> u32 {
+        self.sources.map_or(1, |sources| sources.count)
+    }
+
+    /// Whether its packets carry number and time.
+    pub fn has_stamp(&self) -> bool {
+        self.stamp.is_some()
+    }
+
+    /// The same frame for one of several senders, each of which numbers its packets by itself. Without a stamp
+    /// it makes no difference.
+    pub fn with_stream(mut self, stream: u16) -> Self {
+        self.stamp = self.stamp.map(|stamp| StampField { stream, ..stamp });
+        self
+    }
+
+    /// After how many packets the same frames come again; None where they never do, because of the stamp.
+    pub fn period(&self) -> Option<u64> {
+        (!self.has_stamp()).then(|| u64::from(self.flows) * u64::from(self.sources()))
+    }
+
+    /// Writes packet number `sequence`, header and payload, into the first [`l2_bytes`](Self::l2_bytes) of `out`.
+    ///
+    /// `now` gives the time in ns of `CLOCK_MONOTONIC`; it is called for a stamp only.
     ///
     /// # Panics
     /// If `out` is shorter than the frame.
-    pub fn write(&self, sequence: u64, out: &mut [u8]) {
-        out[..self.bytes.len()].copy_from_slice(&self.bytes);
+    #[inline]
+    pub fn write(&self, sequence: u64, out: &mut [u8], now: impl FnOnce() -> u64) {
+        let out = &mut out[..self.bytes.len()];
+        out.copy_from_slice(&self.bytes);
         let Some(udp) = &self.udp else { return };
-        let port = self.first_port + (sequence % u64::from(self.flows)) as u16;
-        let port_bytes = port.to_be_bytes();
-        let sum = checksum::add(udp.partial_sum, &port_bytes);
-        out[udp.destination_port.clone()].copy_from_slice(&port_bytes);
-        out[udp.checksum.clone()].copy_from_slice(&checksum::finish_udp(sum).to_ne_bytes());
+        let flows = u64::from(self.flows);
+        let port = self.first_port + (sequence % flows) as u16;
+        out[udp.destination_port.clone()].copy_from_slice(&port.to_be_bytes());
+        let mut sum = u64::from(checksum::to_number(udp.partial_sum)) + u64::from(port);
+        if let Some(sources) = &self.sources {
+            let address = sources.first + (sequence / flows % u64::from(sources.count)) as u32;
+            let header_sum = u64::from(sources.header_sum) + u64::from(address);
+            let header_checksum = checksum::finish(checksum::fold(header_sum));
+            out[IPV4_SOURCE].copy_from_slice(&address.to_be_bytes());
+            out[IPV4_CHECKSUM].copy_from_slice(&header_checksum.to_be_bytes());
+            sum += u64::from(address);
+        }
+        if let Some(field) = &self.stamp {
+            let stamp = Stamp { stream: field.stream, sequence, sent_ns: now() };
+            out[field.at..field.at + stamp::BYTES].copy_from_slice(&stamp.to_bytes());
+            // The first two bytes are in the partial sum.
+            let words = [stamp::number(stamp.stream, sequence), stamp.sent_ns];
+            sum += words.iter().map(|word| (word >> 32) + (word & 0xffff_ffff)).sum::<u64>();
+        }
+        let checksum = checksum::finish_udp(checksum::fold(sum));
+        out[udp.checksum.clone()].copy_from_slice(&checksum.to_be_bytes());
     }
 
-    /// Frame number `sequence` as a vector.
+    /// Packet number `sequence` as a vector; a stamp has the time 0: it is for frames that are the same every time, and for
+    /// what is handed over once and then written by a program.
     pub fn to_vec(&self, sequence: u64) -> Vec<u8> {
         let mut out = vec![0; self.l2_bytes()];
-        self.write(sequence, &mut out);
+        self.write(sequence, &mut out, || 0);
         out
     }
 
@@ -173,10 +295,17 @@ impl CheckedFrame {
         let next = if has_udp { PROTOCOL_UDP } else { PROTOCOL_NONE };
         bytes[0..6].copy_from_slice(&frame.destination_mac);
         bytes[6..12].copy_from_slice(&frame.source_mac);
+        let mut sources = None;
         let pseudo_sum = match frame.addresses {
             Addresses::V4 { source, destination } => {
                 bytes[12..14].copy_from_slice(&[0x08, 0x00]);
-                write_ipv4(&mut bytes[14..34], source, destination, payload as u16);
+                let fixed = if frame.sources > 1 { Ipv4Addr::UNSPECIFIED } else { source };
+                write_ipv4(&mut bytes[14..34], fixed, destination, payload as u16);
+                if frame.sources > 1 {
+                    bytes[IPV4_CHECKSUM].fill(0);
+                    let header_sum = checksum::to_number(checksum::add(0, &bytes[14..34]));
+                    sources = Some(Sources { first: source.to_bits(), count: frame.sources, header_sum });
+                }
                 checksum::add(0, &bytes[26..34])
             }
             Addresses::V6 { source, destination } => {
@@ -189,9 +318,17 @@ impl CheckedFrame {
         for (index, byte) in bytes[start..].iter_mut().enumerate() {
             *byte = index as u8;
         }
+        let mut header_bytes = if has_udp { start + UDP_BYTES } else { start };
+        let stamp = frame.stamp.then(|| {
+            let at = header_bytes;
+            header_bytes += stamp::BYTES;
+            bytes[at..header_bytes].fill(0);
+            bytes[at..at + stamp::NUMBER_AT].copy_from_slice(&stamp::MAGIC.to_be_bytes());
+            StampField { at, stream: 0 }
+        });
         let udp = has_udp.then(|| write_udp(&mut bytes, start, frame.source_port, pseudo_sum));
-        let header_bytes = if has_udp { start + UDP_BYTES } else { start };
-        Self { bytes, header_bytes, first_port: frame.destination_port, flows: frame.flows, udp }
+        let (first_port, flows) = (frame.destination_port, frame.flows);
+        Self { bytes, header_bytes, first_port, flows, udp, sources, stamp }
     }
 }
 
@@ -243,6 +380,8 @@ pub(crate) mod tests {
             source_port: 1024,
             destination_port: 9,
             flows,
+            sources: 1,
+            stamp: false,
             frame_bytes,
         }
     }

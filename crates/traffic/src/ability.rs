@@ -1,11 +1,13 @@
 //! What this host can do: each backend is tried, and what is lacking is named.
 
 use std::fmt;
+use std::net::Ipv4Addr;
 
 use linux::SyscallError;
 use linux::bpf::{LiveRun, Program, ProgramKind, ProgramSpec};
 use linux::packet::{PROTOCOL_NONE, PacketSocket};
 use linux::privilege::{self, Capability};
+use linux::udp::{SenderSpec, UdpSender};
 
 use crate::backend::BackendKind;
 
@@ -71,6 +73,8 @@ pub fn probe() -> Vec<Ability> {
     let live_run = try_live_run().err().map(|error| bpf_lack(&error));
     let packet_socket = PacketSocket::open(LOOPBACK, PROTOCOL_NONE).err();
     let packet_socket = packet_socket.map(|error| socket_lack(&error, "CONFIG_PACKET"));
+    let udp_socket = UdpSender::bind(&SenderSpec::new((Ipv4Addr::UNSPECIFIED, 0).into())).err();
+    let udp_socket = udp_socket.map(|error| udp_lack(&error));
     let lack = |kind| match kind {
         BackendKind::Inject | BackendKind::XdpLive => live_run.clone(),
         BackendKind::AfXdp => {
@@ -79,7 +83,7 @@ pub fn probe() -> Vec<Ability> {
         BackendKind::TxRing | BackendKind::Mmsg => packet_socket.clone(),
         BackendKind::Memory => None,
         BackendKind::Pktgen => crate::pktgen::probe().err().map(|error| pktgen_lack(&error)),
-        BackendKind::Udp => Some(Lack::NotBuilt),
+        BackendKind::Udp => udp_socket.clone(),
     };
     BackendKind::ALL.map(|kind| Ability { kind, lack: lack(kind) }).into()
 }
@@ -111,6 +115,14 @@ fn socket_lack(error: &SyscallError, option: &'static str) -> Lack {
     }
 }
 
+/// No privilege is needed.
+fn udp_lack(error: &SyscallError) -> Lack {
+    match error.errno() {
+        Some(libc::EAFNOSUPPORT) => Lack::KernelOption("CONFIG_INET"),
+        _ => Lack::Other(error.to_string()),
+    }
+}
+
 fn pktgen_lack(error: &SyscallError) -> Lack {
     match error.errno() {
         Some(libc::ENOENT) => Lack::Module("/proc/net/pktgen (CONFIG_NET_PKTGEN; modprobe pktgen)"),
@@ -138,17 +150,21 @@ mod tests {
         assert!(capability.starts_with("the process lacks CAP_BPF and CAP_NET_ADMIN"), "{capability}");
         let module = pktgen_lack(&error(libc::ENOENT)).to_string();
         assert_eq!(module, "the kernel has no /proc/net/pktgen (CONFIG_NET_PKTGEN; modprobe pktgen)");
+        assert_eq!(
+            udp_lack(&error(libc::EAFNOSUPPORT)).to_string(),
+            "the kernel was built without CONFIG_INET"
+        );
         assert!(bpf_lack(&error(libc::ENOMEM)).to_string().contains("try on backend"));
     }
 
     #[test]
-    fn memory_always_works_and_what_is_not_built_says_so() {
+    fn memory_and_sockets_always_work_and_what_has_no_module_says_so() {
         let abilities = probe();
         let kinds: Vec<BackendKind> = abilities.iter().map(|ability| ability.kind).collect();
         assert_eq!(kinds, BackendKind::ALL);
         let lack = |kind| abilities.iter().find(|ability| ability.kind == kind).unwrap().lack.clone();
         assert_eq!(lack(BackendKind::Memory), None);
-        assert_eq!(lack(BackendKind::Udp), Some(Lack::NotBuilt));
+        assert_eq!(lack(BackendKind::Udp), None);
         let pktgen = std::path::Path::new("/proc/thread-self/net/pktgen").exists();
         assert_eq!(matches!(lack(BackendKind::Pktgen), Some(Lack::Module(_))), !pktgen);
     }

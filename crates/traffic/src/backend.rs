@@ -106,19 +106,30 @@ pub enum SendError {
         /// How long nothing had happened.
         waited: Duration,
     },
+    /// This way cannot send such a frame.
+    #[error("{backend}: {reason}")]
+    Refused {
+        /// Which backend.
+        backend: BackendKind,
+        /// What the call had sent before.
+        sent: Sent,
+        /// Which frame, and why.
+        reason: String,
+    },
 }
 
 impl SendError {
     /// What the call had sent before it failed.
     pub fn sent(&self) -> Sent {
         match self {
-            Self::Syscall { sent, .. } | Self::Stalled { sent, .. } => *sent,
+            Self::Syscall { sent, .. } | Self::Stalled { sent, .. } | Self::Refused { sent, .. } => *sent,
         }
     }
 
     /// The same, of a call that had sent `earlier` before the part that failed.
     pub(crate) fn after(mut self, earlier: Sent) -> Self {
-        let (Self::Syscall { sent, .. } | Self::Stalled { sent, .. }) = &mut self;
+        let (Self::Syscall { sent, .. } | Self::Stalled { sent, .. } | Self::Refused { sent, .. }) =
+            &mut self;
         *sent += earlier;
         self
     }
@@ -126,7 +137,9 @@ impl SendError {
     /// The same error of a call that had sent something else, such as one that others had a part in.
     pub(crate) fn having_sent(mut self, all: Sent) -> Self {
         match &mut self {
-            Self::Syscall { sent, .. } | Self::Stalled { sent, .. } => *sent = all,
+            Self::Syscall { sent, .. } | Self::Stalled { sent, .. } | Self::Refused { sent, .. } => {
+                *sent = all
+            }
         }
         self
     }
@@ -148,7 +161,7 @@ pub enum BackendKind {
     TxRing,
     /// A packet socket and batched system calls.
     Mmsg,
-    /// A UDP socket.
+    /// UDP sockets and batched system calls.
     Udp,
     /// The kernel's packet generator.
     Pktgen,

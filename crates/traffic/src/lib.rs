@@ -23,7 +23,7 @@
 //! | `ability` | what this host can do, and what is lacking |
 //! | `live` | what sends at a rate from inside the kernel |
 //! | `pktgen` | the kernel's own generator |
-//! | `inject`, `af_xdp`, `tx_ring`, `mmsg`, `memory` | the backends |
+//! | `inject`, `af_xdp`, `tx_ring`, `mmsg`, `udp`, `memory` | the backends |
 //! | `threads` | several backends as one, each on a thread and a CPU of its own |
 //! | [`programs`] | the eBPF programs that make frames, and those that count and end them |
 //! | [`capture`] | capture files, read and written as a stream |
@@ -61,6 +61,7 @@ pub mod receive;
 mod sink;
 mod threads;
 mod tx_ring;
+mod udp;
 
 pub use ability::{Ability, Lack, probe};
 pub use af_xdp::{AfXdp, AfXdpSpec};
@@ -78,3 +79,4 @@ pub use pktgen::{Pktgen, PktgenAddresses, PktgenError, PktgenPackets, PktgenSpec
 pub use sink::ProgramSink;
 pub use threads::Threads;
 pub use tx_ring::{TxRingBackend, TxRingSpec};
+pub use udp::{UdpError, UdpSockets, UdpSpec};

@@ -17,16 +17,21 @@
 //!
 //! Processes that see different directories (containers with a `/run` of their own) do not know of each
 //! other.
+//!
+//! What stands below `/proc/sys/net` is another file in each network namespace, or none, by the thread that opens it. The
+//! journal reads and writes such files in the namespace that it was opened in, from whatever thread, and never takes one that
+//! is not there for gone: so it is to be opened where the process is still in the namespace of the host.
 
 mod files;
+mod value;
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use files::{Directory, Holder};
+use linux::netns::Netns;
 
 /// Where the journal is, unless the environment says otherwise.
 pub const DEFAULT_DIRECTORY: &str = "/run/perpacket";
@@ -37,7 +42,7 @@ pub const DIRECTORY_VARIABLE: &str = "PERPACKET_RUN_DIR";
 #[derive(Debug, thiserror::Error)]
 pub enum JournalError {
     /// A file of the journal, or the setting itself, could not be read or written.
-    #[error("could not {doing} {}: {source}{}", path.display(), advice(source))]
+    #[error("could not {doing} {}: {source}{}", path.display(), advice(path, source))]
     File {
         /// What was being done: "read", "write", "lock".
         doing: &'static str,
@@ -113,6 +118,8 @@ struct Shared {
     directory: Directory,
     /// Made by the first loan.
     holder: Mutex<Option<Holder>>,
+    /// The namespace that the journal was opened in; none where that cannot be told, which then is every thread's own.
+    home: Option<Netns>,
 }
 
 impl HostSettings {
@@ -133,11 +140,21 @@ impl HostSettings {
     /// of the host either.
     pub fn open(directory: impl AsRef<Path>) -> Result<Self, JournalError> {
         let directory = Directory::open(directory.as_ref())?;
-        Ok(Self { shared: Arc::new(Shared { directory, holder: Mutex::new(None) }) })
+        let home = Netns::current().ok();
+        Ok(Self { shared: Arc::new(Shared { directory, holder: Mutex::new(None), home }) })
+    }
+
+    /// A setting as it is now, to the byte; below `/proc/sys/net` in the namespace that the journal was opened in.
+    ///
+    /// # Errors
+    /// [`JournalError::File`].
+    pub fn read(&self, path: impl AsRef<Path>) -> Result<String, JournalError> {
+        let path = path.as_ref();
+        self.at_home(path, || value::read(path))
     }
 
     /// Sets the file `path` to `value` until the guard is dropped. A setting that is held already, by this or
-    /// another process, at the same value is shared.
+    /// another process, at the same value is shared, and not written again: some settings lose what they have learned by that.
     ///
     /// # Errors
     /// [`JournalError::Conflict`] where it is held at another value; the others where files cannot be
@@ -147,7 +164,8 @@ impl HostSettings {
         let directory = &self.shared.directory;
         let _lock = directory.lock()?;
         let (mut originals, living, _) = self.settle()?;
-        if let Some((holder, held)) = living.iter().find_map(|(name, loans)| Some((name, loans.get(path)?)))
+        let held_by = living.iter().find_map(|(name, loans)| Some((name, loans.get(path)?)));
+        if let Some((holder, held)) = held_by
             && held != value
         {
             return Err(JournalError::Conflict {
@@ -157,13 +175,18 @@ impl HostSettings {
                 holder: holder.clone(),
             });
         }
+        let now = self.read(path)?;
+        let in_place = held_by.is_some() && value::same(&now, value);
         if !originals.contains_key(path) {
-            originals.insert(path.to_owned(), read_setting(path)?);
+            originals.insert(path.to_owned(), now);
             directory.write_originals(&originals)?;
         }
         self.with_holder(|holder| holder.add(path, value))?;
         let guard = Guard { settings: self.clone(), path: path.to_owned(), released: false };
-        match write_setting(path, value) {
+        if in_place {
+            return Ok(guard);
+        }
+        match self.write(path, value) {
             Ok(()) => Ok(guard),
             Err(error) => {
                 // The lock is held already, so the guard must not take it again on being dropped.
@@ -193,18 +216,23 @@ impl HostSettings {
             .filter(|path| !living.values().any(|loans| loans.contains_key(*path)))
             .cloned()
             .collect();
-        for path in &orphans {
+        for path in value::in_order(&orphans) {
             let Some(value) = originals.get(path).cloned() else { continue };
-            let put_back = match read_setting(path) {
+            let put_back = match self.read(path) {
                 // It never was changed, or has been put back by somebody else.
-                Ok(now) if now == value => Ok(()),
-                Ok(_) => write_setting(path, &value).map(|()| {
-                    report.restored.push(Restored { path: path.clone(), value: value.trim_end().to_owned() });
+                Ok(now) if now == value && !value::is_made_anew(path, &value) => Ok(()),
+                Ok(now) => self.write(path, &value).map(|()| {
+                    if now != value {
+                        let value = value.trim_end().to_owned();
+                        report.restored.push(Restored { path: path.clone(), value });
+                    }
                 }),
                 Err(error) => Err(error),
             };
             match put_back {
-                Err(JournalError::File { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
+                Err(JournalError::File { source, .. })
+                    if source.kind() == io::ErrorKind::NotFound && !value::is_of_a_namespace(path) =>
+                {
                     report.gone.push(path.clone());
                 }
                 Err(error) => {
@@ -226,6 +254,29 @@ impl HostSettings {
         self.with_holder(|holder| holder.remove(path))?;
         let (_, _, report) = self.settle()?;
         report.failed.into_iter().next().map_or(Ok(()), Err)
+    }
+
+    fn write(&self, path: &Path, value: &str) -> Result<(), JournalError> {
+        self.at_home(path, || value::write(path, value))
+    }
+
+    /// Does something with a setting where it means what it is meant to.
+    fn at_home<R: Send>(
+        &self,
+        path: &Path,
+        work: impl FnOnce() -> Result<R, JournalError> + Send,
+    ) -> Result<R, JournalError> {
+        let Some(home) = self.shared.home.as_ref().filter(|_| value::is_of_a_namespace(path)) else {
+            return work();
+        };
+        let here = Netns::current().and_then(|netns| netns.inum());
+        if here.is_ok_and(|here| home.inum().is_ok_and(|home| home == here)) {
+            return work();
+        }
+        home.run(work).unwrap_or_else(|error| {
+            let doing = "enter the network namespace of the host for";
+            Err(JournalError::File { doing, path: path.to_owned(), source: error.source })
+        })
     }
 
     fn with_holder<R>(
@@ -287,32 +338,17 @@ impl Drop for Guard {
 }
 
 /// What to do about an error of a file, as the end of its message.
-fn advice(source: &io::Error) -> &'static str {
+fn advice(path: &Path, source: &io::Error) -> &'static str {
     match source.kind() {
         io::ErrorKind::PermissionDenied => ". Run it as root, or leave the settings of the host alone",
         io::ErrorKind::ReadOnlyFilesystem | io::ErrorKind::StorageFull => {
             ". Name a directory that can be written in PERPACKET_RUN_DIR"
         }
+        io::ErrorKind::NotFound if value::is_of_a_namespace(path) => {
+            ". Where the kernel has it at all, it is in the network namespace of the host only: run it there"
+        }
         _ => "",
     }
-}
-
-fn read_setting(path: &Path) -> Result<String, JournalError> {
-    fs::read_to_string(path).map_err(|source| JournalError::File {
-        doing: "read setting",
-        path: path.to_owned(),
-        source,
-    })
-}
-
-fn write_setting(path: &Path, value: &str) -> Result<(), JournalError> {
-    // Not created if it is missing; cut off first, which the files of the kernel ignore.
-    fs::OpenOptions::new()
-        .write(true)
-        .truncate(true)
-        .open(path)
-        .and_then(|mut file| io::Write::write_all(&mut file, value.as_bytes()))
-        .map_err(|source| JournalError::File { doing: "write setting", path: path.to_owned(), source })
 }
 
 #[cfg(test)]

@@ -1,5 +1,7 @@
 //! The journal over ordinary files in a directory of each test's own.
 
+use std::fs;
+
 use proptest::prelude::*;
 
 use super::*;

@@ -10,8 +10,10 @@ use super::mapping::Mapping;
 /// Slots start on cache lines of their own.
 const SLOT_ALIGN: usize = 64;
 /// Room for `struct sockaddr_in6`, the longer one of the two that are read.
-const SOURCE_BYTES: usize = size_of::<libc::sockaddr_in6>();
+pub(crate) const SOURCE_BYTES: usize = size_of::<libc::sockaddr_in6>();
 const SOURCE_STRIDE: usize = 32;
+/// Room for control data of a message: one small item is asked for at a time.
+const CONTROL_BYTES: usize = 64;
 
 /// A fixed number of message slots of the same size.
 pub(crate) struct Messages {
@@ -22,10 +24,12 @@ pub(crate) struct Messages {
     headers: Box<[libc::mmsghdr]>,
     /// Room for the address that each message came from, where it is asked for.
     sources: Option<Mapping>,
+    /// Room for control data of each message, where it is asked for.
+    controls: Option<Mapping>,
 }
 
-// SAFETY: the raw pointers inside lead to `memory`, `vectors` and `sources`, which move between threads with this value
-// and keep their addresses; nothing else points there.
+// SAFETY: the raw pointers inside lead to `memory`, `vectors`, `sources` and `controls`, which move between threads with
+// this value and keep their addresses; nothing else points there.
 unsafe impl Send for Messages {}
 
 impl Messages {
@@ -40,7 +44,7 @@ impl Messages {
         };
         let mut vectors: Box<[_]> = (0..slots).map(vector).collect();
         let headers = vectors.iter_mut().map(header).collect();
-        Ok(Self { memory, slot_bytes, stride, vectors, headers, sources: None })
+        Ok(Self { memory, slot_bytes, stride, vectors, headers, sources: None, controls: None })
     }
 
     /// Asks for the address that each message came from.
@@ -50,6 +54,16 @@ impl Messages {
             header.msg_hdr.msg_name = sources.at(slot * SOURCE_STRIDE, SOURCE_BYTES, 1).cast();
         }
         self.sources = Some(sources);
+        Ok(self)
+    }
+
+    /// Asks for the control data of each message.
+    pub(crate) fn with_controls(mut self) -> io::Result<Self> {
+        let controls = Mapping::anonymous(CONTROL_BYTES * self.slots().max(1))?;
+        for (slot, header) in self.headers.iter_mut().enumerate() {
+            header.msg_hdr.msg_control = controls.at(slot * CONTROL_BYTES, CONTROL_BYTES, 1).cast();
+        }
+        self.controls = Some(controls);
         Ok(self)
     }
 
@@ -84,6 +98,17 @@ impl Messages {
         ip_address(bytes)
     }
 
+    /// The control data that came with the message in a slot; empty where it was not asked for.
+    pub(crate) fn control(&mut self, slot: usize) -> &[u8] {
+        // A type of its own on musl, where it has 32 bits.
+        #[allow(clippy::unnecessary_cast)]
+        let bytes = (self.headers[slot].msg_hdr.msg_controllen as usize).min(CONTROL_BYTES);
+        match &mut self.controls {
+            Some(controls) => controls.bytes_mut(slot * CONTROL_BYTES, bytes),
+            None => &[],
+        }
+    }
+
     /// Sends slots `first..first + count`; how many the kernel took.
     pub(crate) fn send(
         &mut self,
@@ -107,7 +132,11 @@ impl Messages {
             // The kernel leaves the length of the address there.
             self.headers.iter_mut().for_each(|header| header.msg_hdr.msg_namelen = SOURCE_BYTES as u32);
         }
-        // SAFETY: as in `send`; the kernel also writes into the slots, and addresses where `with_sources` made room.
+        if self.controls.is_some() {
+            self.headers.iter_mut().for_each(|header| header.msg_hdr.msg_controllen = CONTROL_BYTES as _);
+        }
+        // SAFETY: as in `send`; the kernel also writes into the slots, and addresses and control data where `with_sources`
+        // and `with_controls` made room.
         let received =
             unsafe { libc::recvmmsg(fd, self.headers.as_mut_ptr(), count, flags, ptr::null_mut()) };
         usize::try_from(received).map_err(|_| io::Error::last_os_error())
@@ -121,12 +150,32 @@ impl std::fmt::Debug for Messages {
 }
 
 /// A message without address and control data, of one vector.
-fn header(vector: &mut libc::iovec) -> libc::mmsghdr {
+pub(crate) fn header(vector: &mut libc::iovec) -> libc::mmsghdr {
     // SAFETY: `msghdr` consists of integers and pointers, for which all zero is a valid value.
     let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
     message.msg_iov = vector;
     message.msg_iovlen = 1;
     libc::mmsghdr { msg_hdr: message, msg_len: 0 }
+}
+
+/// An address as the kernel takes it, at the start of `room`; how long it is. The counterpart of [`ip_address`].
+pub(crate) fn write_ip_address(address: SocketAddr, room: &mut [u8; SOURCE_BYTES]) -> usize {
+    room.fill(0);
+    let family = if address.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
+    room[..2].copy_from_slice(&(family as u16).to_ne_bytes());
+    room[2..4].copy_from_slice(&address.port().to_be_bytes());
+    match address {
+        SocketAddr::V4(address) => {
+            room[4..8].copy_from_slice(&address.ip().octets());
+            size_of::<libc::sockaddr_in>()
+        }
+        SocketAddr::V6(address) => {
+            room[4..8].copy_from_slice(&address.flowinfo().to_be_bytes());
+            room[8..24].copy_from_slice(&address.ip().octets());
+            room[24..28].copy_from_slice(&address.scope_id().to_ne_bytes());
+            size_of::<libc::sockaddr_in6>()
+        }
+    }
 }
 
 /// The address in a `sockaddr_in` or `sockaddr_in6`: family in the byte order of the machine, port, and the address at
@@ -149,6 +198,18 @@ mod tests {
     use std::os::unix::net::UnixDatagram;
 
     use super::*;
+
+    #[test]
+    fn addresses_are_read_as_written() {
+        for text in ["198.18.0.1:7", "[2001:2::1]:65535", "[fe80::1%3]:9"] {
+            let address: SocketAddr = text.parse().unwrap();
+            let mut room = [0xff; SOURCE_BYTES];
+            let bytes = write_ip_address(address, &mut room);
+            assert_eq!(bytes, if address.is_ipv4() { 16 } else { 28 });
+            let read = ip_address(&room[..bytes]).unwrap();
+            assert_eq!((read.ip(), read.port()), (address.ip(), address.port()));
+        }
+    }
 
     #[test]
     fn messages_arrive_as_filled() {

@@ -10,6 +10,7 @@
 
 mod datapath;
 mod environment;
+mod flows;
 mod parts;
 mod reader;
 mod search;
@@ -24,6 +25,7 @@ pub use datapath::{
     Datapath, DatapathEvent, DatapathFaults, DatapathMemory, DatapathPort, DatapathQueue, DatapathThread,
 };
 pub use environment::{Device, Emulator, Environment};
+pub use flows::{CpuUse, FlowCount, FlowReceiver, FlowRun, FlowSender, Flows};
 pub use parts::{
     Calibration, CapabilityProbe, Clock, ComparisonRow, CostRow, End, Generated, GeneratedBy, Head,
     LedgerPart, MemoryRow, Outcome, Program, Summary, Variant, Warning,

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{Datapath, Environment, Extra, SearchRow};
+use super::{Datapath, Environment, Extra, Flows, SearchRow};
 use crate::calibrate::FixedCost;
 use crate::ledger::Ledger;
 use crate::marginal::{AbsoluteCost, OverFloor};
@@ -156,6 +156,9 @@ pub struct Summary {
     /// What a device under test did; none for other commands.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub datapath: Option<Datapath>,
+    /// What became of paced flows; none for other commands.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub flows: Option<Flows>,
     /// What searches for a rate found; none for other commands.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub search: Vec<SearchRow>,

@@ -41,16 +41,17 @@ pub(crate) struct GoalArgs {
     /// share of loss (0.1%), or NAME:LOSS:EXCEED (mine:0.1%:50%)
     #[arg(long, value_name = "GOAL,…", value_delimiter = ',', default_values = ["ndr", "pdr"])]
     pub(crate) goal: Vec<String>,
-    /// Length of a trial [default: 250ms; that of rfc2544 and tst009 60s]
+    /// Length of a trial [default: 500ms; of rfc2544 and tst009 60s]
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     pub(crate) trial: Option<Duration>,
-    /// Time of trials at one load that decides about it [default: 21 trials; of rfc2544 one, of tst009 two]
+    /// Time of trials at one load that decides about it [default: 11 trials; of rfc2544 one, of tst009 two]
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     pub(crate) sum: Option<Duration>,
     /// Share of this time in which more may be lost than the goal allows [default: 50%; of rfc2544 0%]
     #[arg(long, value_name = "PERCENT", value_parser = parse_percent)]
     pub(crate) exceed: Option<f64>,
-    /// How close the bounds must come, as a share of the rate [default: 0.5%, or the loss that is allowed]
+    /// How close the bounds must come, as a share of the rate [default: 1%, or the
+    /// loss that is allowed]
     #[arg(long, value_name = "PERCENT", value_parser = parse_percent)]
     pub(crate) width: Option<f64>,
     /// The lowest rate that is tried

@@ -6,13 +6,14 @@ use measure::holm;
 use measure::record::{ComparisonRow, Extra, Summary, Warning};
 use measure::verdict::{Verdict, judge_family};
 
-use crate::cell::{Cell, Factor, PathName};
+use crate::cell::{Cell, Factor, PathName, Setting};
 use crate::cli::{AbArgs, OutputArgs};
 use crate::commands::usual_slice;
 use crate::diagnosis;
+use crate::flows;
 use crate::pairs::{Answer, Pairs, criteria};
 use crate::report::{self, Outcome};
-use crate::scenario::{Compare, Job, SCHEMA, Scenario, default_precision};
+use crate::scenario::{Compare, FLOWS_JOB, Job, SCHEMA, Scenario, default_precision};
 use crate::session::{Ground, Session};
 
 /// Packets in a slice where nothing else is asked for: with twice as many as `path` takes, as much time gives an interval
@@ -28,6 +29,10 @@ const LEFT_OUT: &str = "user space leaves out: mapping pages for DMA, and cache 
 
 /// From arguments to a scenario, and on.
 pub(crate) fn run(args: &AbArgs) -> Result<Outcome> {
+    if args.paths == [FLOWS_JOB] {
+        let scenario = super::flows::compared(args.vary.as_deref(), is_plain(args)?, &args.host)?;
+        return flows::run(&scenario, None, &args.output);
+    }
     let paths: Vec<PathName> =
         args.paths.iter().map(|name| name.parse().map_err(anyhow::Error::msg)).collect::<Result<_>>()?;
     let slice = usual_slice(&paths, SLICE);
@@ -42,6 +47,12 @@ pub(crate) fn run(args: &AbArgs) -> Result<Outcome> {
         compare: Some(compare(args)?),
     };
     measure(&scenario.checked()?, &args.output)
+}
+
+/// Whether nothing is asked for but what differs and where results go.
+fn is_plain(args: &AbArgs) -> Result<bool> {
+    let of_flows = args.setting.resolve()? == Setting::default() && args.frame == [64];
+    Ok(of_flows && args.a.is_none() && !args.fixed && args.reload.is_none() && args.slice.packets.is_none())
 }
 
 /// Compares on every path of the scenario at every frame size, one after the other, and judges them as one family.

@@ -4,6 +4,7 @@ pub(crate) mod ab;
 pub(crate) mod alloc;
 pub(crate) mod datapath;
 pub(crate) mod doctor;
+pub(crate) mod flows;
 pub(crate) mod generate;
 pub(crate) mod path;
 pub(crate) mod run;
@@ -38,6 +39,7 @@ impl SettingArgs {
             rules: self.rules,
             batch: self.batch,
             gro: parse_switch("gro", &self.gro)?,
+            gso: parse_switch("gso", &self.gso)?,
             rps: self.rps.clone(),
             spin: self.spin,
             qdisc: self.qdisc.clone(),

@@ -8,6 +8,7 @@ use anyhow::{Context, Result};
 use super::{ab, alloc, path};
 use crate::cli::RunArgs;
 use crate::device;
+use crate::flows;
 use crate::generate;
 use crate::report::Outcome;
 use crate::scenario::{AnyScenario, Job};
@@ -28,6 +29,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<Outcome> {
         AnyScenario::Measure(scenario) => ab::measure(&scenario, &args.output),
         AnyScenario::Generate(scenario) => generate::run(&scenario, &args.output),
         AnyScenario::Datapath(scenario) => device::run(&scenario, &args.output),
+        AnyScenario::Flows(scenario) => flows::run(&scenario, None, &args.output),
         AnyScenario::Search(scenario) => search::run(&scenario, None, &args.output),
         AnyScenario::Allocate(scenario) => alloc::compare(&scenario, None, &args.output),
     }

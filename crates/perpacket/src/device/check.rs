@@ -18,6 +18,7 @@ pub(crate) fn check(cell: &Cell) -> Result<()> {
     );
     ensure!(setting.rules == usual.rules, "rules = {} on {path}: {kernel_only}", setting.rules);
     ensure!(setting.gro == usual.gro, "gro = on on {path}: {kernel_only}");
+    ensure!(setting.gso == usual.gso, "gso = on on {path}: {kernel_only}");
     ensure!(setting.rps_mask()? == 0, "rps = {} on {path}: {kernel_only}", setting.rps);
     ensure!(
         !setting.has_qdisc(),

@@ -98,6 +98,8 @@ impl Wire {
             source_port: 1024,
             destination_port: FIRST_PORT,
             flows: self.flows,
+            sources: 1,
+            stamp: false,
             frame_bytes: self.frame_bytes,
         }
     }

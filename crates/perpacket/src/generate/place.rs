@@ -12,7 +12,7 @@ use traffic::programs::Action;
 
 use super::ETHERNET_BYTES;
 use crate::paths::ending::{Ending, Hook, RuleCount, attach_counter};
-use crate::paths::topology::{GEN, INGRESS, INGRESS_PEER, MAC_G0, MAC_IN0, SYS, count_and_drop};
+use crate::paths::topology::{self, GEN, INGRESS, INGRESS_PEER, MAC_G0, MAC_IN0, SYS, count_and_drop};
 
 /// Largest payload of a frame that a device of the lab takes without being told, in bytes.
 const MTU_BYTES: usize = 1500;
@@ -66,11 +66,19 @@ impl Place {
         let (role, device) = if injected { (SYS, INGRESS) } else { (GEN, INGRESS_PEER) };
         let mtu = longest.saturating_sub(ETHERNET_BYTES).max(MTU_BYTES) as u32;
         let mut plan = Plan::new();
-        plan.namespace(GEN).namespace(SYS);
+        if kind == BackendKind::Udp {
+            plan.namespace_with_ipv6(GEN);
+        } else {
+            plan.namespace(GEN);
+        }
+        plan.namespace(SYS);
         plan.veth(
             Port::new(GEN, INGRESS_PEER).mac(MAC_G0).mtu_bytes(mtu).queues(queues),
             Port::new(SYS, INGRESS).mac(MAC_IN0).mtu_bytes(mtu).queues(queues),
         );
+        if kind == BackendKind::Udp {
+            topology::sockets_to_anywhere(&mut plan);
+        }
         if !programs {
             count_and_drop(&mut plan, SYS, INGRESS);
         }

@@ -7,7 +7,7 @@ use template::{LowerError, LoweredLength};
 use traffic::programs::{Destination, GeneratorProgram};
 use traffic::{
     AfXdp, AfXdpSpec, Backend, BackendKind, Frames, Generator, LiveGenerator, LiveSpec, Memory, Mmsg,
-    MmsgSpec, Pace, Paced, Pktgen, PktgenSpec, Timing, TxRingBackend, TxRingSpec,
+    MmsgSpec, Pace, Paced, Pktgen, PktgenSpec, Timing, TxRingBackend, TxRingSpec, UdpSockets, UdpSpec,
 };
 
 use super::pktgen;
@@ -38,7 +38,7 @@ impl Way {
             BackendKind::Inject | BackendKind::XdpLive => "sending program",
             BackendKind::AfXdp => "completion ring",
             BackendKind::TxRing => "completed ring slots",
-            BackendKind::Mmsg => "accepted by sendmmsg",
+            BackendKind::Mmsg | BackendKind::Udp => "accepted by sendmmsg",
             BackendKind::Pktgen => "pktgen, accepted by the driver",
             _ => "sender",
         }
@@ -70,8 +70,8 @@ pub(super) fn choose(job: &Job<'_>, abilities: &Abilities) -> Result<Way> {
             bail!("{kind} is not available here: {lacking}");
         }
         ensure!(
-            !matches!(kind, BackendKind::Memory | BackendKind::Udp),
-            "{kind} does not send packets out of a device: use xdp-live, af-xdp, tx-ring, mmsg or pktgen"
+            kind != BackendKind::Memory,
+            "{kind} does not send packets out of a device: use xdp-live, af-xdp, tx-ring, mmsg, udp or pktgen"
         );
         let Some(reason) = obstacle(job, kind) else { return Ok(Way { kind, fallback: None }) };
         let kind = best(job, abilities, order)?;
@@ -242,6 +242,8 @@ fn open_device(kind: BackendKind, ifindex: u32, queue: u32, frames: Frames) -> R
         BackendKind::Mmsg => Box::new(Mmsg::new(&MmsgSpec::new(ifindex), frames)?),
         BackendKind::TxRing => Box::new(TxRingBackend::new(&TxRingSpec::new(ifindex), frames)?),
         BackendKind::AfXdp => Box::new(AfXdp::new(&AfXdpSpec { queue, ..AfXdpSpec::new(ifindex) }, frames)?),
+        // The routes say which device: the ledger tells where they say another one.
+        BackendKind::Udp => Box::new(UdpSockets::new(&UdpSpec::default(), frames)?),
         other => bail!("{other} does not send out of a device"),
     })
 }

@@ -51,7 +51,7 @@ impl Path for Forward6 {
     fn about(&self) -> &'static About {
         &About {
             summary: "routed to a next hop over IPv6, counted there",
-            ingresses: super::INTO_THE_STACK,
+            ingresses: super::INTO_THE_STACK_RAW, // no next header (59): there is no payload to send
             ends: Ends::Stack,
             on_the_way: &[],
             crosses: true,

@@ -57,6 +57,8 @@ pub(crate) trait Path: fmt::Debug + Sync {
             source_port: 1024,
             destination_port: FIRST_PORT,
             flows: cell.setting.flows,
+            sources: 1,
+            stamp: false,
             frame_bytes: cell.frame_bytes,
         }
     }
@@ -124,9 +126,13 @@ pub(crate) const XDP_DROPS: &str = "xdp_drops";
 /// The ways in by a device, best first.
 const BY_DEVICE: [BackendKind; 3] = [BackendKind::Mmsg, BackendKind::TxRing, BackendKind::AfXdp];
 
-/// Valid ingresses of paths that begin in the stack: anything that reaches `netif_receive_skb`.
+/// Valid ingresses of paths that begin in the stack: anything that reaches `netif_receive_skb`. Sockets come last: they cost
+/// most, and most of that is the sender's stack.
 const INTO_THE_STACK: &[BackendKind] =
-    &[BackendKind::Inject, BY_DEVICE[0], BY_DEVICE[1], BY_DEVICE[2], BackendKind::XdpLive];
+    &[BackendKind::Inject, BY_DEVICE[0], BY_DEVICE[1], BY_DEVICE[2], BackendKind::XdpLive, BackendKind::Udp];
+
+/// The same for frames that are no UDP.
+const INTO_THE_STACK_RAW: &[BackendKind] = INTO_THE_STACK.split_at(INTO_THE_STACK.len() - 1).0;
 
 /// Valid ingresses of paths that end in the driver's XDP hook: a device must receive the frame.
 const INTO_THE_DRIVER: &[BackendKind] =
@@ -137,6 +143,10 @@ pub(crate) fn lay(cell: &Cell) -> Result<Plan> {
     let path = of(cell.path)?;
     let mut plan = topology::common(cell, matches!(path.addresses().1, Addresses::V6 { .. }))?;
     path.plan(cell, &mut plan);
+    if cell.setting.backend == Some(BackendKind::Udp) {
+        let (destination_mac, addresses) = path.addresses();
+        topology::sockets(&mut plan, destination_mac, addresses);
+    }
     Ok(plan)
 }
 

@@ -121,6 +121,36 @@ pub(crate) fn beyond_the_next_hop6() -> Addresses {
     Addresses::V6 { source: IP6_G0, destination: IP6_BEYOND }
 }
 
+/// What the sender's namespace needs so that sockets there send beyond its own network: a route over the system under test, or,
+/// where that only switches, straight to the neighbour that has `destination_mac`. Nothing for IPv6, whose frames on these paths
+/// are no UDP.
+pub(crate) fn sockets(plan: &mut Plan, destination_mac: [u8; 6], addresses: Addresses) {
+    let Addresses::V4 { source, destination } = addresses else { return };
+    let beyond = network(destination.into());
+    if beyond == network(source.into()) {
+        return; // the common topology has the neighbour
+    }
+    let switched = destination_mac != MAC_IN0;
+    if switched {
+        plan.neighbour(GEN, INGRESS_PEER, destination.into(), destination_mac);
+    }
+    plan.route(GEN, (beyond, 24), (!switched).then_some(IP_IN0.into()), INGRESS_PEER);
+}
+
+/// What the sender's namespace needs so that sockets there send from its addresses to any other: the other end is the way to
+/// all of them.
+pub(crate) fn sockets_to_anywhere(plan: &mut Plan) {
+    let ends: [(IpAddr, IpAddr, u8, IpAddr); 2] = [
+        (IP_G0.into(), IP_IN0.into(), 24, Ipv4Addr::UNSPECIFIED.into()),
+        (IP6_G0.into(), IP6_IN0.into(), 64, Ipv6Addr::UNSPECIFIED.into()),
+    ];
+    for (own, other, prefix_bits, anywhere) in ends {
+        plan.address(GEN, INGRESS_PEER, own, prefix_bits);
+        plan.neighbour(GEN, INGRESS_PEER, other, MAC_IN0);
+        plan.route(GEN, (anywhere, 0), Some(other), INGRESS_PEER);
+    }
+}
+
 /// IPv4 forwarding to the next hop.
 pub(crate) fn forwarding(plan: &mut Plan) {
     plan.forwarding(SYS);

@@ -8,7 +8,7 @@ use measure::record::{ComparisonRow, Head};
 
 use super::numbers::{ns, thousands};
 use super::opening::machine;
-use super::svg::{Panel, Plot, Point, Series};
+use super::svg::{Panel, Plot, Point, Scale, Series};
 use super::tables::{align_right, ledger_text, plain};
 use crate::alloc::{Allocator, Baseline, Cell, Figures, Memory, Sizes, Threads, bases, usual};
 use crate::scenario::Allocate;
@@ -291,5 +291,6 @@ pub(crate) fn alloc_svg(result: &AllocResult) -> String {
         |&threads: &Threads| Panel { title: format!("threads: {}", threads.name()), series: series(threads) };
     let panels = result.scenario.threads.iter().filter(|&&threads| result.has(threads)).map(panel).collect();
     let places = loads.iter().map(ToString::to_string).collect();
-    Plot { title: "ns per buffer, 95 % intervals".into(), across: "bytes".into(), places, panels }.svg()
+    let title = "ns per buffer, 95 % intervals".into();
+    Plot { title, across: "bytes".into(), places, panels, scale: Scale::Logarithmic }.svg()
 }

@@ -8,7 +8,7 @@ use measure::search::{Ending, Goal};
 
 use super::numbers::thousands;
 use super::opening::machine;
-use super::svg::{Panel, Plot, Point, Series};
+use super::svg::{Panel, Plot, Point, Scale, Series};
 use super::tables::{align_right, ledger_text, plain};
 use crate::scenario::Search;
 use crate::search::{Place, Searched, Spread, is_the_senders};
@@ -296,7 +296,8 @@ pub(crate) fn search_svg(all: &[Searched]) -> String {
         }
     }
     let across = "frame size in bytes, with FCS".into();
-    Plot { title: "highest rate within a goal".into(), across, places, panels }.svg()
+    Plot { title: "highest rate within a goal".into(), across, places, panels, scale: Scale::Logarithmic }
+        .svg()
 }
 
 fn point(rows: &[SearchRow], goal: usize, place: usize) -> Option<Point> {

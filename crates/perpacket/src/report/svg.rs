@@ -1,4 +1,4 @@
-//! A plot as SVG: panels side by side, a logarithmic axis upwards, a bar for each interval.
+//! A plot as SVG: panels side by side, an axis upwards, logarithmic or not, a bar for each interval.
 
 use std::fmt::Write;
 
@@ -10,6 +10,16 @@ pub(crate) struct Plot {
     /// The names of its places, from left to right.
     pub(crate) places: Vec<String>,
     pub(crate) panels: Vec<Panel>,
+    pub(crate) scale: Scale,
+}
+
+/// The axis upwards.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum Scale {
+    /// Logarithmic, around the values.
+    Logarithmic,
+    /// From a value to another, with lines at so many equal steps.
+    Linear { low: f64, high: f64, steps: u32 },
 }
 
 pub(crate) struct Panel {
@@ -54,10 +64,14 @@ impl Plot {
              <rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n"
         );
         text(&mut out, MARGIN, 24.0, "start", &self.title);
-        let (least, most) = self.range();
+        let (least, most) = match self.scale {
+            Scale::Logarithmic => self.range(),
+            Scale::Linear { low, high, .. } => (low, high),
+        };
         for (number, panel) in self.panels.iter().enumerate() {
             let left = MARGIN + number as f64 * (PANEL_WIDTH + MARGIN);
-            let frame = Frame { left, top: MARGIN, places: self.places.len(), least, most };
+            let frame =
+                Frame { left, top: MARGIN, places: self.places.len(), least, most, scale: self.scale };
             self.axes(&mut out, &frame, panel);
             for series in &panel.series {
                 let style = names.iter().position(|name| *name == series.name).unwrap_or(0);
@@ -106,21 +120,15 @@ impl Plot {
 
     fn axes(&self, out: &mut String, frame: &Frame, panel: &Panel) {
         let bottom = frame.top + PANEL_HEIGHT;
-        let mut value = frame.least;
-        while value <= frame.most * 1.01 {
-            for step in
-                [1.0, 2.0, 5.0].map(|step| step * value).into_iter().filter(|&v| v <= frame.most * 1.01)
-            {
-                let y = frame.up(step);
-                let _ = writeln!(
-                    out,
-                    "<line x1=\"{}\" y1=\"{y:.1}\" x2=\"{}\" y2=\"{y:.1}\" stroke=\"#dddddd\"/>",
-                    frame.left,
-                    frame.left + PANEL_WIDTH
-                );
-                text(out, frame.left - 6.0, y + 4.0, "end", &format!("{step}"));
-            }
-            value *= 10.0;
+        for value in frame.lines() {
+            let y = frame.up(value);
+            let _ = writeln!(
+                out,
+                "<line x1=\"{}\" y1=\"{y:.1}\" x2=\"{}\" y2=\"{y:.1}\" stroke=\"#dddddd\"/>",
+                frame.left,
+                frame.left + PANEL_WIDTH
+            );
+            text(out, frame.left - 6.0, y + 4.0, "end", &format!("{value}"));
         }
         for (place, name) in self.places.iter().enumerate() {
             text(out, frame.along(place), bottom + 18.0, "middle", name);
@@ -137,15 +145,42 @@ struct Frame {
     places: usize,
     least: f64,
     most: f64,
+    scale: Scale,
 }
 
 impl Frame {
+    /// Values at which a line is drawn.
+    fn lines(&self) -> Vec<f64> {
+        match self.scale {
+            Scale::Linear { low, high, steps } => {
+                let steps = steps.max(1);
+                let round = |value: f64| (value * 1e6).round() / 1e6;
+                (0..=steps)
+                    .map(|step| round(low + (high - low) * f64::from(step) / f64::from(steps)))
+                    .collect()
+            }
+            Scale::Logarithmic => {
+                let mut values = Vec::new();
+                let mut value = self.least;
+                while value <= self.most * 1.01 {
+                    values.extend([1.0, 2.0, 5.0].map(|step| step * value));
+                    value *= 10.0;
+                }
+                values.retain(|&value| value <= self.most * 1.01);
+                values
+            }
+        }
+    }
+
     fn along(&self, place: usize) -> f64 {
         self.left + PANEL_WIDTH * (place as f64 + 0.5) / self.places.max(1) as f64
     }
 
     fn up(&self, value: f64) -> f64 {
-        let share = (value.max(self.least) / self.least).ln() / (self.most / self.least).ln();
+        let share = match self.scale {
+            Scale::Linear { low, high, .. } => (value.clamp(low, high) - low) / (high - low),
+            Scale::Logarithmic => (value.max(self.least) / self.least).ln() / (self.most / self.least).ln(),
+        };
         self.top + PANEL_HEIGHT * (1.0 - share)
     }
 
@@ -193,7 +228,8 @@ mod tests {
         let series = vec![Series { name: "a < b & c".into(), points }];
         let places = (0..values.len()).map(|place| place.to_string()).collect();
         let panels = vec![Panel { title: "one".into(), series }];
-        Plot { title: "costs".into(), across: "bytes".into(), places, panels }.svg()
+        Plot { title: "costs".into(), across: "bytes".into(), places, panels, scale: Scale::Logarithmic }
+            .svg()
     }
 
     #[test]
@@ -207,6 +243,17 @@ mod tests {
         }
         assert!(svg.starts_with("<svg") && svg.ends_with("</svg>\n"));
         assert!(svg.contains("a &lt; b &amp; c") && !svg.contains("a < b"));
+    }
+
+    #[test]
+    fn shares_stand_on_an_axis_with_equal_steps() {
+        let frame = |value| {
+            let scale = Scale::Linear { low: 90.0, high: 100.0, steps: 5 };
+            let frame = Frame { left: 0.0, top: 0.0, places: 1, least: 90.0, most: 100.0, scale };
+            (frame.up(value), frame.lines())
+        };
+        assert_eq!(frame(100.0), (0.0, vec![90.0, 92.0, 94.0, 96.0, 98.0, 100.0]));
+        assert_eq!((frame(95.0).0, frame(50.0).0), (PANEL_HEIGHT / 2.0, PANEL_HEIGHT));
     }
 
     #[test]

@@ -13,7 +13,7 @@ use measure::slice::VoidReason;
 use traffic::programs::{CONTROL_WORDS, Control, Destination, Injector, PADDING};
 use traffic::{
     AfXdp, AfXdpSpec, Backend, BackendKind, Frames, Inject, InjectSpec, Mmsg, MmsgSpec, Threads,
-    TxRingBackend, TxRingSpec,
+    TxRingBackend, TxRingSpec, UdpSockets, UdpSpec,
 };
 
 use crate::cell::{Cell, Factor, PathName, Setting};
@@ -369,6 +369,7 @@ fn open_device(
             Box::new(TxRingBackend::new(&TxRingSpec { qdisc_bypass, ..TxRingSpec::new(ifindex) }, frames)?)
         }
         BackendKind::AfXdp => Box::new(AfXdp::new(&AfXdpSpec { queue, ..AfXdpSpec::new(ifindex) }, frames)?),
+        BackendKind::Udp => Box::new(UdpSockets::new(&UdpSpec { batch, gso: cell.setting.gso }, frames)?),
         other => bail!("{other} does not send out of a device"),
     })
 }
@@ -379,7 +380,7 @@ pub(crate) fn seen_by(kind: BackendKind) -> &'static str {
         BackendKind::Inject | BackendKind::XdpLive => "injecting program",
         BackendKind::AfXdp => "completion ring",
         BackendKind::TxRing => "completed ring slots",
-        BackendKind::Mmsg => "accepted by sendmmsg",
+        BackendKind::Mmsg | BackendKind::Udp => "accepted by sendmmsg",
         _ => "backend",
     }
 }

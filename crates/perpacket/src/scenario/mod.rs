@@ -6,6 +6,7 @@
 mod allocate;
 mod datapath;
 mod datapath_checks;
+mod flows;
 mod generate;
 mod search;
 
@@ -25,7 +26,8 @@ pub(crate) use allocate::{Allocate, AllocateMeasurement, JOB as ALLOC};
 pub(crate) use datapath::{
     DATAPATH_JOB, Datapath, Devices, FramesOf, Network, Receiving, Running, StageName, Steering, UdpQueues,
 };
-pub(crate) use generate::{Generate, JOB, Packets, Send, Target};
+pub(crate) use flows::{Dut, FLOWS_JOB, FlowCompare, FlowLoad, FlowMeasurement, Flows};
+pub(crate) use generate::{AskedRate, Generate, JOB, Packets, Send, Target};
 pub(crate) use search::{FrameWord, GoalDefaults, PortKind, SEARCH_JOB, Search, Subject};
 
 /// The form of a scenario that this program writes and reads.
@@ -248,6 +250,8 @@ pub(crate) enum AnyScenario {
     Generate(Generate),
     /// Of `datapath`.
     Datapath(Box<Datapath>),
+    /// Of `flows`.
+    Flows(Box<Flows>),
     /// Of `alloc`.
     Allocate(Allocate),
     /// Of `search`.
@@ -262,6 +266,7 @@ impl AnyScenario {
         match job.as_deref() {
             Some(generate::JOB) => Generate::from_toml(text).map(Self::Generate),
             Some(DATAPATH_JOB) => Datapath::from_toml(text).map(Box::new).map(Self::Datapath),
+            Some(FLOWS_JOB) => Flows::from_toml(text).map(Box::new).map(Self::Flows),
             Some(SEARCH_JOB) => Search::from_toml(text).map(Box::new).map(Self::Search),
             Some(allocate::JOB) => Allocate::from_toml(text).map(Self::Allocate),
             _ => Scenario::from_toml(text).map(Self::Measure),
@@ -273,7 +278,7 @@ impl AnyScenario {
 fn read<T: DeserializeOwned>(text: &str, known: &BTreeSet<String>) -> Result<T> {
     ensure!(
         !text.trim_start().starts_with('{'),
-        "this is JSON, and a scenario is TOML: a record is not a scenario; the option -v of path, ab, gen, alloc, search and run prints \
+        "this is JSON, and a scenario is TOML: a record is not a scenario; the option -v of path, ab, gen, flows, alloc, search and run prints \
          the scenario of a run as TOML"
     );
     let table: toml::Table =

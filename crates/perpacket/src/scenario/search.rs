@@ -108,16 +108,6 @@ pub(crate) struct GoalDefaults {
     pub(crate) width: Option<f64>,
 }
 
-/// The length of a trial where nothing is said, in seconds, and how many of them decide about a load.
-const TRIAL_S: f64 = 0.5;
-const TRIALS: f64 = 11.0;
-/// Half of the time of trials: one that something else disturbs decides nothing.
-const EXCEED: f64 = 0.5;
-/// How close bounds come.
-const WIDTH: f64 = 0.005;
-/// The loss of a partial drop rate.
-const PDR_LOSS: f64 = 0.005;
-
 impl GoalDefaults {
     /// A goal by its word: `ndr`, `pdr`, `rfc2544`, `tst009`, a share of loss (`0.1%`), or `NAME:LOSS:EXCEED`.
     ///
@@ -125,16 +115,18 @@ impl GoalDefaults {
     /// Where it is none of these.
     pub(crate) fn goal(&self, word: &str) -> Result<Goal> {
         let own = |name: &str, loss_ratio: f64, exceed: Option<f64>| {
-            let trial_s = self.trial_s.unwrap_or(TRIAL_S);
+            let usual = Goal::ndr();
+            let trial_s = self.trial_s.unwrap_or(usual.final_trial_s);
             Goal {
                 name: name.into(),
                 loss_ratio,
-                exceed_ratio: exceed.or(self.exceed_ratio).unwrap_or(EXCEED),
+                exceed_ratio: exceed.or(self.exceed_ratio).unwrap_or(usual.exceed_ratio),
                 // Bounds that lie closer than their losses say little (draft, "Goal Width").
-                width: WIDTH.max(loss_ratio),
+                width: usual.width.max(loss_ratio),
                 initial_trial_s: trial_s,
                 final_trial_s: trial_s,
-                duration_sum_s: TRIALS * trial_s,
+                // As many trials, whatever their length.
+                duration_sum_s: usual.duration_sum_s / usual.final_trial_s * trial_s,
             }
         };
         let known = |goal: Goal| Goal {
@@ -147,7 +139,7 @@ impl GoalDefaults {
         };
         let goal = match word {
             "ndr" => own("NDR", 0.0, None),
-            "pdr" => own("PDR", PDR_LOSS, None),
+            "pdr" => own("PDR", Goal::pdr().loss_ratio, None),
             "rfc2544" => known(Goal::rfc2544()),
             "tst009" => known(Goal::tst009()),
             _ => match word.split(':').collect::<Vec<_>>()[..] {
@@ -457,7 +449,7 @@ mod tests {
         name = "NDR"
         loss_ratio = 0.0
         exceed_ratio = 0.5
-        width = 0.005
+        width = 0.01
         initial_trial_s = 0.5
         final_trial_s = 0.5
         duration_sum_s = 5.5
@@ -479,12 +471,13 @@ mod tests {
     fn goals_are_read_by_name_by_loss_and_whole() {
         let none = GoalDefaults::default();
         let of = |word: &str| none.goal(word).unwrap();
-        assert_eq!((of("pdr").loss_ratio, of("pdr").exceed_ratio, of("pdr").width), (0.005, 0.5, 0.005));
+        assert_eq!((of("pdr").loss_ratio, of("pdr").exceed_ratio, of("pdr").width), (0.005, 0.5, 0.01));
         assert_eq!(of("rfc2544"), Goal::rfc2544());
         assert_eq!(of("tst009").duration_sum_s, 120.0);
         assert_eq!((of("0.1%").name.as_str(), of("0.1%").loss_ratio), ("0.1%", 0.001));
         // Bounds are no closer than the loss that is allowed.
-        assert_eq!((of("1%").loss_ratio, of("1%").width), (0.01, 0.01));
+        assert_eq!((of("2%").loss_ratio, of("2%").width), (0.02, 0.02));
+        assert_eq!([of("ndr"), of("pdr")], [Goal::ndr(), Goal::pdr()]);
         let mine = of("mine:0.2%:10%");
         assert_eq!((mine.name.as_str(), mine.loss_ratio, mine.exceed_ratio), ("mine", 0.002, 0.1));
         let asked = GoalDefaults {
@@ -532,8 +525,8 @@ mod tests {
             ("time_s = 120.0", "time_s = 1.0", "use a greater --time"),
             ("loss_ratio = 0.0", "loss_ratio = 1.0", "loss ratio is 1"),
             ("loss_ratio = 0.0", "loss_ratio = nan", "loss ratio is NaN"),
-            ("width = 0.005", "width = 0.0", "width is 0"),
-            ("width = 0.005", "wight = 0.005", "unknown field `wight`"),
+            ("width = 0.01", "width = 0.0", "width is 0"),
+            ("width = 0.01", "wight = 0.01", "unknown field `wight`"),
             ("initial_trial_s = 0.5", "initial_trial_s = 0.7", "be at least the initial one"),
             ("duration_sum_s = 5.5", "duration_sum_s = 0.1", "at least one final trial"),
             ("[[goals]]", "[setting]\nthreads = 2\n[[goals]]", "one thread sends"),

@@ -74,7 +74,10 @@ impl Hunt<'_> {
                 told(&part, deadline.share())?;
                 log.add(part, &trial.ledger);
             }
-            if deadline.passed() || stop.asked() {
+            if stop.asked() {
+                break;
+            }
+            if deadline.passed() {
                 search.stop();
             }
         }

@@ -82,7 +82,9 @@ fn resolve(subject: Subject, frame: FrameWord, scenario: &Search, abilities: &Ab
         (_, FrameWord::Imix) => bail!("imix on {subject}: a mix of sizes cannot be searched yet"),
     };
     let cell = Cell { path, frame_bytes, setting: scenario.setting.clone() };
-    let cell = if path.is_datapath() {
+    let cell = if subject == Subject::Flows {
+        super::course::flows::resolve(cell, abilities)?
+    } else if path.is_datapath() {
         resolve_datapath(cell, scenario.ports, abilities)?
     } else {
         // No clock is quoted: work may move to other CPUs.

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use ebpf::{AluOp, Assembler, Reg};
+use linux::clock::monotonic_ns;
 use linux::netns::Netns;
 use measure::gaps::Gaps;
 use template::CheckedFrame;
@@ -20,6 +21,37 @@ use crate::stop::Stop;
 /// Time between two looks whether a signal came, in packets of this much time. In the kernel each costs a call.
 const CHUNK: Duration = Duration::from_secs(1);
 
+/// The most frames that are written beforehand: what a socket would send from a cache.
+const MOST_PREPARED: u64 = 256;
+
+/// Which packet of a frame is sent when.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Turn {
+    /// Packet s is frame number s: each flow visits its sources in order.
+    Flows,
+    /// Packet s goes to port s modulo ports and has source s modulo sources, so that each has another source than the one
+    /// before. It is frame number s × ports + s modulo ports, which is also what its stamp says: [`Turn::packet`].
+    Sources,
+}
+
+impl Turn {
+    /// The number of the frame that packet `packet` is, with so many ports.
+    pub(crate) fn frame(self, packet: u64, ports: u16) -> u64 {
+        match self {
+            Self::Flows => packet,
+            Self::Sources => packet * u64::from(ports) + packet % u64::from(ports),
+        }
+    }
+
+    /// The packet that frame number `frame` is.
+    pub(crate) fn packet(self, frame: u64, ports: u16) -> u64 {
+        match self {
+            Self::Flows => frame,
+            Self::Sources => frame / u64::from(ports),
+        }
+    }
+}
+
 /// Who sends a trial's packets, from where and how. Each trial opens a new generator, whose pace is its own.
 #[derive(Debug)]
 pub(crate) struct Sender<'a> {
@@ -27,6 +59,8 @@ pub(crate) struct Sender<'a> {
     pub(crate) kind: BackendKind,
     /// What is sent: frame number `s` is `frame.write(s, …)`.
     pub(crate) frame: &'a CheckedFrame,
+    /// In which order.
+    pub(crate) turn: Turn,
     /// The namespace of the device; none for that of the process.
     pub(crate) netns: Option<&'a Netns>,
     /// The device: that packets are sent out of; with `inject` the one that is to have received them. Not looked at for `memory`.
@@ -92,7 +126,7 @@ impl Sender<'_> {
         if matches!(self.kind, BackendKind::Inject | BackendKind::XdpLive) {
             return self.open_live(pace);
         }
-        let frames = frames(self.frame)?;
+        let frames = frames(self.frame, self.turn)?;
         let open = || open_device(self.kind, self.ifindex, frames);
         let backend = match self.netns {
             Some(netns) => netns.run(open)??,
@@ -109,10 +143,7 @@ impl Sender<'_> {
             _ => Destination::Device(self.ifindex),
         };
         let write = |asm: &mut Assembler, packet: Reg, index: Reg, scratch: [Reg; 5]| {
-            let [flow, first, second, ..] = scratch;
-            asm.mov(flow, index);
-            asm.alu_imm(AluOp::Mod, flow, i32::from(frame.flows()));
-            frame.lower(asm, packet, flow, [first, second]);
+            write_in_turn(frame, self.turn, asm, packet, index, scratch);
             Ok::<(), std::convert::Infallible>(())
         };
         let generator = LiveGenerator::new(&LiveSpec {
@@ -152,9 +183,38 @@ fn wall_ns(
     Some(scheduled_ns.max(late_ns).round() as u64)
 }
 
-/// The frames as a backend takes them.
-fn frames(frame: &CheckedFrame) -> Result<Frames> {
-    Ok(Frames::cycle((0..frame.flows()).map(|flow| frame.to_vec(flow.into())).collect())?)
+/// The instructions that write packet number `index`, which is kept as all of them keep it.
+fn write_in_turn(
+    frame: &CheckedFrame,
+    turn: Turn,
+    asm: &mut Assembler,
+    packet: Reg,
+    index: Reg,
+    scratch: [Reg; 5],
+) {
+    let ports = i32::from(frame.flows());
+    if turn == Turn::Flows || ports == 1 {
+        return frame.lower_packet(asm, packet, index, scratch);
+    }
+    asm.mov(scratch[0], index);
+    asm.alu_imm(AluOp::Mod, scratch[0], ports);
+    asm.alu_imm(AluOp::Mul, index, ports);
+    asm.alu(AluOp::Add, index, scratch[0]);
+    frame.lower_packet(asm, packet, index, scratch);
+    asm.alu_imm(AluOp::Div, index, ports);
+}
+
+/// The frames as a backend takes them: written beforehand where they come again soon.
+fn frames(frame: &CheckedFrame, turn: Turn) -> Result<Frames> {
+    let ports = frame.flows();
+    let period = frame.period().filter(|&period| period <= MOST_PREPARED);
+    if let Some(period) = period.filter(|_| turn == Turn::Flows || ports == 1) {
+        return Ok(Frames::cycle((0..period).map(|number| frame.to_vec(number)).collect())?);
+    }
+    let frame = frame.clone();
+    Ok(Frames::generated(frame.l2_bytes(), move |packet, out| {
+        frame.write(turn.frame(packet, ports), out, monotonic_ns);
+    })?)
 }
 
 /// Opens a backend that sends out of a device of the calling thread's namespace, or into memory.
@@ -192,6 +252,22 @@ mod tests {
     }
 
     #[test]
+    fn a_frame_says_which_packet_it_is() {
+        for ports in [1, 3, 8] {
+            for packet in [0, 1, 7, 8, 999_999] {
+                for turn in [Turn::Flows, Turn::Sources] {
+                    assert_eq!(turn.packet(turn.frame(packet, ports), ports), packet);
+                }
+                let frame = Turn::Sources.frame(packet, ports);
+                assert_eq!(
+                    (frame % u64::from(ports), frame / u64::from(ports)),
+                    (packet % u64::from(ports), packet)
+                );
+            }
+        }
+    }
+
+    #[test]
     fn a_sender_sends_what_it_is_asked_for() {
         let frame = UdpFrame {
             source_mac: [2, 0, 0, 0, 0, 1],
@@ -203,11 +279,20 @@ mod tests {
             source_port: 1024,
             destination_port: 5000,
             flows: 3,
+            sources: 1,
+            stamp: false,
             frame_bytes: 64,
         };
         let frame = frame.check().unwrap();
         let cpu = linux::cpu::allowed().unwrap()[0];
-        let sender = Sender { kind: BackendKind::Memory, frame: &frame, netns: None, ifindex: 0, cpu };
+        let sender = Sender {
+            kind: BackendKind::Memory,
+            frame: &frame,
+            turn: Turn::Sources,
+            netns: None,
+            ifindex: 0,
+            cpu,
+        };
         let offered = sender.send(&LOAD, &Stop::listen().unwrap(), |_| ()).unwrap();
         assert_eq!(offered.packets, LOAD.packets);
         assert!(offered.wall_ns >= 100_000);

@@ -2,6 +2,8 @@
 
 #![allow(dead_code)] // each test uses its part
 
+pub(crate) mod machine;
+
 use std::path::{Path, PathBuf};
 
 use template::{Compiled, Error, Include, Included, Includes, ParseOptions, Program};

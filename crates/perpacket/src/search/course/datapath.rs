@@ -26,7 +26,7 @@ use crate::scenario::{
     DATAPATH_JOB, Datapath, Devices, Network, PortKind, Receiving, Running, SCHEMA, StageName, UdpQueues,
 };
 use crate::stop::Stop;
-use crate::trial::sender::Sender;
+use crate::trial::sender::{Sender, Turn};
 use crate::trial::{Course, Load, Trial};
 
 /// Packets that wait for a receiver at most: as the kernel's default for a queue of this kind.
@@ -185,6 +185,8 @@ fn frame(cell: &Cell) -> UdpFrame {
         source_port: 1024,
         destination_port: FIRST_PORT,
         flows: cell.setting.flows,
+        sources: 1,
+        stamp: false,
         frame_bytes: cell.frame_bytes,
     }
 }
@@ -195,6 +197,7 @@ impl Course for DatapathCourse {
         let sender = Sender {
             kind: self.kind,
             frame: &self.frame,
+            turn: Turn::Flows,
             netns: Some(self.lab.netns(GEN)),
             ifindex: self.lab.device(GEN, INGRESS_PEER).ifindex,
             cpu: self.cpu,

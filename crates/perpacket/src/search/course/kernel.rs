@@ -13,7 +13,7 @@ use crate::cell::{Cell, PathName};
 use crate::paths::{self, Ending, GEN, INGRESS, INGRESS_PEER, SYS, topology};
 use crate::rig::kernel::seen_by;
 use crate::stop::Stop;
-use crate::trial::sender::Sender;
+use crate::trial::sender::{Sender, Turn};
 use crate::trial::{Course, Load, Trial};
 
 /// A lab along whose path packets are sent.
@@ -49,7 +49,7 @@ pub(super) fn lay(cell: &Cell, cpus: &Cpus) -> Result<Laid> {
         _ => path.open(&lab, cell).map(End::Kernel),
     };
     let end = end.with_context(what)?;
-    let shared = shared(cell, kind, cpus)?;
+    let shared = shared(cell, cpus)?;
     let course = KernelCourse {
         cell: cell.clone(),
         frame: path.frame(cell).check()?,
@@ -62,9 +62,14 @@ pub(super) fn lay(cell: &Cell, cpus: &Cpus) -> Result<Laid> {
     Ok(Laid { course: Box::new(course), shared })
 }
 
+/// The same of packets that are delivered to a socket.
+pub(super) fn shared_up_to_the_socket(cell: &Cell, cpus: &Cpus) -> Result<Option<String>> {
+    shared(&Cell { path: PathName::Udp, ..cell.clone() }, cpus)
+}
+
 /// What of the path runs on the sender's CPU: all of it, in the call that injects or in a softirq on top of the one that sends,
 /// unless it is steered away.
-fn shared(cell: &Cell, kind: BackendKind, cpus: &Cpus) -> Result<Option<String>> {
+fn shared(cell: &Cell, cpus: &Cpus) -> Result<Option<String>> {
     if cpus.is_one() {
         return Ok(Some("there is one CPU for the sender and all that receives".into()));
     }
@@ -72,8 +77,8 @@ fn shared(cell: &Cell, kind: BackendKind, cpus: &Cpus) -> Result<Option<String>>
         return Ok(None);
     }
     let others: Vec<String> = cpus.others.iter().map(ToString::to_string).collect();
-    Ok(Some(match (cell.path, kind) {
-        (PathName::Udp, _) => format!(
+    Ok(Some(match cell.path {
+        PathName::Udp => format!(
             "sender and path share CPU {} up to the socket, which is read on CPU {}",
             cpus.sender,
             others.join(", ")
@@ -92,6 +97,7 @@ impl Course for KernelCourse {
         let sender = Sender {
             kind: self.kind,
             frame: &self.frame,
+            turn: Turn::Flows,
             netns: Some(self.lab.netns(role)),
             ifindex: self.lab.device(role, device).ifindex,
             cpu: self.cpu,

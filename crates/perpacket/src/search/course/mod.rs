@@ -3,12 +3,14 @@
 //! ```text
 //! kernel    a path of the kernel in a lab
 //! reader    the threads that read the sockets of the path `udp`, on other CPUs than the sender
+//! flows     paced flows into a socket and a thread for each port, as the command `flows` has them
 //! datapath  a device under test in user space between veth pairs
 //! account   where the packets of one trial ended, once nothing moves any more
 //! ```
 
 mod account;
 mod datapath;
+pub(super) mod flows;
 mod kernel;
 mod reader;
 
@@ -63,7 +65,7 @@ pub(crate) fn lay(subject: Subject, cell: &Cell, ports: PortKind, cpus: &Cpus) -
     match subject {
         Subject::Path(path) if path.is_datapath() => datapath::lay(cell, ports, cpus),
         Subject::Path(_) => kernel::lay(cell, cpus),
-        Subject::Flows => bail!("flows: not built yet"),
+        Subject::Flows => flows::lay(cell, cpus),
     }
 }
 

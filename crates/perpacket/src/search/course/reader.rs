@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use lab::Lab;
@@ -15,8 +15,11 @@ use crate::cell::FIRST_PORT;
 
 /// Socket memory that is asked for: as of the path `udp`, enough for about 1,000 frames of a page each, since the kernel doubles
 /// it. Far more would let a short trial pass above what is read in time.
-const BUFFER_BYTES: usize = 512 * (4_096 + 1_024);
-/// How long a thread sleeps at most while nothing comes.
+pub(super) const BUFFER_BYTES: usize = 512 * (4_096 + 1_024);
+/// How long a thread looks again without a pause when its socket is empty: waking it up is work of the sender's CPU, so at all
+/// but the lowest rates it is not asleep.
+const LOOKS: Duration = Duration::from_millis(1);
+/// How long it sleeps at most while nothing comes.
 const WAIT: Duration = Duration::from_millis(20);
 /// The most flows, each of which has a socket and a thread.
 const FLOWS_MAX: u16 = 64;
@@ -111,10 +114,15 @@ impl Drop for Readers {
 
 /// Reads until it is to stop.
 fn read(mut socket: UdpReceiver, counts: &Counts, stop: &AtomicBool) -> Result<()> {
+    let mut since = Instant::now();
     while !stop.load(Ordering::Acquire) {
         let datagrams = socket.recv_batch()?.datagrams as u64;
         if datagrams > 0 {
             counts.received.fetch_add(datagrams, Ordering::Release);
+            since = Instant::now();
+            continue;
+        }
+        if since.elapsed() < LOOKS {
             continue;
         }
         counts.dropped.store(socket.drops()?, Ordering::Release);

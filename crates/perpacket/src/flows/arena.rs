@@ -1,0 +1,375 @@
+//! A lab for one setting: a sender, the system under test with its steering, and receivers; and runs in it.
+
+use std::collections::BTreeMap;
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use lab::counters::{Reader, Snapshot, diff};
+use lab::journal::Guard;
+use lab::plan::Offload;
+use lab::{HostSettings, Lab, Plan, Port};
+use linux::netns::Netns;
+use linux::procfs::{self, CpuTimes};
+use measure::ledger::Count;
+use measure::record::{FlowCount, FlowReceiver, FlowRun, FlowSender};
+use template::{Addresses, CheckedFrame, UdpFrame};
+use traffic::BackendKind;
+
+use super::account;
+use super::receivers::{Place, Receivers, Streams, Tally};
+use super::setting::{self, FlowSetting};
+use super::steering;
+use crate::cell::FIRST_PORT;
+use crate::ledger::Grown;
+use crate::paths::topology::{IP_G0, IP_IN0, MAC_G0, MAC_IN0};
+use crate::paths::{GEN, INGRESS, INGRESS_PEER, SYS};
+use crate::rig::kernel::seen_by;
+use crate::stop::{Deadline, Stop};
+use crate::trial::sender::{Offered, Sender, Turn};
+use crate::trial::{Course, Load, Trial, is_offered};
+
+/// First source address of a flood, and the network of all of them.
+const FIRST_SOURCE: std::net::Ipv4Addr = std::net::Ipv4Addr::new(10, 0, 0, 1);
+const SOURCES: (std::net::Ipv4Addr, u8) = (std::net::Ipv4Addr::new(10, 0, 0, 0), 8);
+/// Source port of all packets.
+pub(super) const SOURCE_PORT: u16 = 1024;
+/// How long is waited for packets that are on their way: since the last one came, and in all.
+const QUIET: Duration = Duration::from_millis(250);
+const DRAIN: Duration = Duration::from_secs(10);
+/// Time between two looks meanwhile.
+const LOOK: Duration = Duration::from_millis(2);
+
+/// What an arena is made for.
+#[derive(Debug, Clone)]
+pub(crate) struct Blueprint {
+    /// With its way in settled.
+    pub(crate) setting: FlowSetting,
+    /// Whether the receiving device is polled (NAPI), as packets of one of the settings need it.
+    pub(crate) napi: bool,
+    /// Whether packets carry number and time.
+    pub(crate) stamp: bool,
+    /// Whether sockets are connected to the only source of their packets: receive flow steering knows the readers of such
+    /// sockets alone (`sock_rps_record_flow`, include/net/rps.h, 6.18).
+    pub(crate) connected: bool,
+    /// Ports, the last ones, that nobody listens on.
+    pub(crate) closed_ports: u32,
+    /// The CPU of the sender.
+    pub(crate) sender_cpu: usize,
+    /// Those of the receivers, in turn.
+    pub(crate) receiver_cpus: Vec<usize>,
+}
+
+/// A lab with receivers, into which flows are sent.
+pub(crate) struct Arena {
+    blueprint: Blueprint,
+    backend: BackendKind,
+    frame: CheckedFrame,
+    receivers: Receivers,
+    counters: Vec<(&'static str, Reader)>,
+    /// Settings of the host, put back when this goes.
+    _held: Vec<Guard>,
+    // Last, so that sockets go before the namespaces that they are in.
+    lab: Lab,
+}
+
+/// What a run left: for the record, and its ledger.
+#[derive(Debug, Clone)]
+pub(crate) struct FlowTrial {
+    pub(crate) run: FlowRun,
+    pub(crate) trial: Trial,
+}
+
+impl Blueprint {
+    /// The lab that it asks for.
+    pub(crate) fn plan(&self) -> Result<Plan> {
+        let setting = &self.setting;
+        let mut plan = Plan::new();
+        plan.namespace(GEN).namespace(SYS);
+        for which in ["all", "default"] {
+            plan.setting(SYS, &format!("net.ipv4.conf.{which}.rp_filter"), "0");
+        }
+        steering::plan(setting, &mut plan)?;
+        let queues = steering::queues(setting)?;
+        plan.veth(
+            Port::new(GEN, INGRESS_PEER).mac(MAC_G0).queues(queues),
+            Port::new(SYS, INGRESS).mac(MAC_IN0).queues(queues),
+        );
+        plan.address(GEN, INGRESS_PEER, IP_G0.into(), 24);
+        plan.address(SYS, INGRESS, IP_IN0.into(), 24);
+        plan.neighbour(GEN, INGRESS_PEER, IP_IN0.into(), MAC_IN0);
+        plan.neighbour(SYS, INGRESS, IP_G0.into(), MAC_G0);
+        if setting.source_count() > 1 {
+            // Answers, such as those of a port without a socket, need no neighbour for each source.
+            plan.route(SYS, (SOURCES.0.into(), SOURCES.1), Some(IP_G0.into()), INGRESS);
+        }
+        if self.napi {
+            // A veth takes a packet into NAPI and GRO only if its sender does no segmentation (veth_xmit, 6.18).
+            plan.offload(GEN, INGRESS_PEER, Offload::Tso, false);
+            plan.offload(SYS, INGRESS, Offload::Gro, true);
+        }
+        Ok(plan)
+    }
+
+    /// Where packets come in, and how the device takes them.
+    pub(crate) fn ingress(&self, kind: BackendKind) -> String {
+        match kind {
+            BackendKind::Inject => format!("netif_receive_skb_list of {INGRESS}"),
+            _ if self.napi => format!("veth {INGRESS_PEER} to {INGRESS}, napi"),
+            _ => format!("veth {INGRESS_PEER} to {INGRESS}, netif_rx"),
+        }
+    }
+
+    /// What is sent.
+    fn frame(&self) -> UdpFrame {
+        let setting = &self.setting;
+        let source = if setting.source_count() > 1 { FIRST_SOURCE } else { IP_G0 };
+        UdpFrame {
+            source_mac: MAC_G0,
+            destination_mac: MAC_IN0,
+            addresses: Addresses::V4 { source, destination: IP_IN0 },
+            source_port: SOURCE_PORT,
+            destination_port: FIRST_PORT,
+            flows: setting.port_count() as u16,
+            sources: setting.source_count(),
+            stamp: self.stamp,
+            frame_bytes: setting.frame,
+        }
+    }
+}
+
+impl Arena {
+    /// Builds the lab, steers its device and the host, and starts the receivers.
+    ///
+    /// # Errors
+    /// What could not be made, and why.
+    pub(crate) fn build(blueprint: &Blueprint, host: Option<&HostSettings>) -> Result<Self> {
+        let setting = &blueprint.setting;
+        let backend = setting.backend.context("the backend is not resolved")?;
+        let frame = blueprint.frame().check()?;
+        let lab = Lab::build(&blueprint.plan()?).context("build the lab for flows")?;
+        let held = steering::apply(setting, &lab, host)?;
+        let receivers = Receivers::start(&lab, blueprint).context("start the receivers")?;
+        let open = |role| Ok((role, Reader::open(&lab, role, &[])?));
+        let counters = [GEN, SYS].map(open).into_iter().collect::<Result<_>>()?;
+        Ok(Self { blueprint: blueprint.clone(), backend, frame, receivers, counters, _held: held, lab })
+    }
+
+    /// Sends a load, waits for what is on its way, and counts.
+    ///
+    /// # Errors
+    /// Where sending, receiving or reading a counter fails.
+    pub(crate) fn run(&mut self, load: &Load, stop: &Stop, mut watch: impl FnMut(u64)) -> Result<FlowTrial> {
+        drop(self.receivers.collect()?);
+        let received_before = self.receivers.received();
+        let before = self.read_counters()?;
+        let cpus_before = read_cpu_times();
+        let offered = self.sender().send(load, stop, &mut watch)?;
+        let (received, grown) = self.drain(&offered, received_before, &before)?;
+        let cpus = cpus_before.zip(read_cpu_times()).map(|(then, now)| account::cpu_use(&then, &now));
+        let tallies = self.receivers.collect()?;
+        let sent = Count { packets: offered.packets, seen_by: seen_by(self.backend).into() };
+        let ledger = account::ledger(self.blueprint.setting.frame, sent, received, &grown);
+        let run = self.record(load, &offered, received, &tallies, cpus.unwrap_or_default());
+        let trial = Trial {
+            load: *load,
+            sent: offered.packets,
+            received,
+            wall_ns: offered.wall_ns,
+            gaps: offered.gaps,
+            ledger,
+        };
+        Ok(FlowTrial { run, trial })
+    }
+
+    fn sender(&self) -> Sender<'_> {
+        let (role, device) = home(self.backend);
+        Sender {
+            kind: self.backend,
+            frame: &self.frame,
+            turn: self.turn(),
+            netns: Some(self.netns(role)),
+            ifindex: self.lab.device(role, device).ifindex,
+            cpu: self.blueprint.sender_cpu,
+        }
+    }
+
+    fn netns(&self, role: &str) -> &Netns {
+        self.lab.netns(role)
+    }
+
+    fn turn(&self) -> Turn {
+        Streams::of(&self.blueprint.setting).turn
+    }
+
+    fn read_counters(&mut self) -> Result<Vec<(&'static str, Snapshot)>> {
+        self.counters.iter_mut().map(|(role, reader)| Ok((*role, reader.read()?))).collect()
+    }
+
+    /// Waits until every packet is accounted for, or nothing has come for a while. Packets received, and the counters' growth.
+    fn drain(
+        &mut self,
+        offered: &Offered,
+        received_before: u64,
+        before: &[(&'static str, Snapshot)],
+    ) -> Result<(u64, Grown)> {
+        let frame_bytes = self.blueprint.setting.frame;
+        let deadline = Deadline::after(DRAIN);
+        let (mut last, mut changed_at) = (None, Duration::ZERO);
+        loop {
+            let now = self.read_counters()?;
+            let received = self.receivers.received() - received_before;
+            let grown: Grown =
+                before.iter().zip(&now).map(|((role, then), (_, now))| (*role, diff(then, now))).collect();
+            let sent = Count { packets: offered.packets, seen_by: String::new() };
+            let book = account::ledger(frame_bytes, sent, received, &grown);
+            let open = book.unaccounted();
+            if last != Some((received, open)) {
+                (last, changed_at) = (Some((received, open)), deadline.elapsed());
+            }
+            if book.closes() || deadline.elapsed() - changed_at > QUIET || deadline.passed() {
+                return Ok((received, grown));
+            }
+            thread::sleep(LOOK);
+        }
+    }
+
+    fn record(
+        &self,
+        load: &Load,
+        offered: &Offered,
+        received: u64,
+        tallies: &[(Place, Tally)],
+        cpus: Vec<measure::record::CpuUse>,
+    ) -> FlowRun {
+        let stamped = self.blueprint.stamp;
+        let flows = self.flow_counts(offered.packets, tallies);
+        let delays = tallies.iter().fold(super::receivers::Delays::new(), |mut all, (_, tally)| {
+            all.add(&tally.delays);
+            all
+        });
+        FlowRun {
+            asked_pps: load.pps,
+            packets: load.packets,
+            sent: offered.packets,
+            wall_ns: offered.wall_ns,
+            is_offered: is_offered(load, offered.packets, offered.wall_ns),
+            received,
+            reordered: stamped.then(|| flows.iter().filter_map(|flow| flow.reordered).sum()),
+            flows,
+            receivers: tallies.iter().map(|(place, tally)| receiver_row(place, tally)).collect(),
+            cpus,
+            sender: FlowSender {
+                cpu: self.blueprint.sender_cpu as u32,
+                cpu_ns: offered.cpu_ns,
+                grain: offered.grain,
+                gaps: offered.gaps.as_ref().map(|gaps| gaps.values().collect()),
+                ..FlowSender::default()
+            },
+            delays: stamped.then(|| delays.values().collect()),
+            unstamped: stamped.then(|| tallies.iter().map(|(_, tally)| tally.unstamped).sum()),
+            ..FlowRun::default()
+        }
+    }
+
+    /// What was received of each flow; of each port where packets have no stamps.
+    fn flow_counts(&self, sent: u64, tallies: &[(Place, Tally)]) -> Vec<FlowCount> {
+        let (stamped, streams) = (self.blueprint.stamp, Streams::of(&self.blueprint.setting));
+        let count = if stamped { streams.streams } else { streams.ports };
+        let share = |flow: u32| {
+            let count = u64::from(count);
+            sent / count + u64::from(u64::from(flow) < sent % count)
+        };
+        let mut flows: Vec<FlowCount> = (0..count)
+            .map(|flow| FlowCount {
+                flow,
+                port: setting::port(flow % streams.ports),
+                sent: share(flow),
+                reordered: stamped.then_some(0),
+                ..FlowCount::default()
+            })
+            .collect();
+        for (place, tally) in tallies {
+            if !stamped {
+                flows[place.port as usize].received += tally.packets;
+                continue;
+            }
+            for (local, counted) in tally.flows.iter().enumerate() {
+                let flow = &mut flows[streams.flow(place.port, local) as usize];
+                flow.received += counted.received;
+                flow.reordered = flow.reordered.map(|reordered| reordered + counted.reordered);
+            }
+        }
+        flows
+    }
+}
+
+impl Course for Arena {
+    fn run(&mut self, load: &Load, stop: &Stop) -> Result<Trial> {
+        Ok(Arena::run(self, load, stop, |_| ())?.trial)
+    }
+}
+
+/// The namespace and the device that a way in sends from.
+fn home(kind: BackendKind) -> (&'static str, &'static str) {
+    if kind == BackendKind::Inject { (SYS, INGRESS) } else { (GEN, INGRESS_PEER) }
+}
+
+fn receiver_row(place: &Place, tally: &Tally) -> FlowReceiver {
+    FlowReceiver {
+        port: setting::port(place.port),
+        socket: place.socket,
+        cpu: place.cpu as u32,
+        packets: tally.packets,
+        drops: tally.drops,
+        cpu_ns: tally.cpu_ns,
+        calls: tally.calls,
+        buffer_bytes: place.buffer_bytes as u64,
+        ..FlowReceiver::default()
+    }
+}
+
+/// None where the kernel does not show them.
+fn read_cpu_times() -> Option<Vec<CpuTimes>> {
+    Some(procfs::cpu_times(&procfs::read("/proc/stat").ok()?))
+}
+
+/// What a setting is made of, as the record has it.
+pub(crate) fn settings_of(setting: &FlowSetting) -> BTreeMap<String, String> {
+    use super::setting::FlowFactor;
+    FlowFactor::ALL.into_iter().map(|(name, factor)| (name.to_owned(), setting.value(factor))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn blueprint(setting: FlowSetting) -> Blueprint {
+        Blueprint {
+            setting: FlowSetting { backend: Some(BackendKind::Inject), ..setting },
+            napi: false,
+            stamp: true,
+            connected: false,
+            closed_ports: 0,
+            sender_cpu: 1,
+            receiver_cpus: vec![0],
+        }
+    }
+
+    #[test]
+    fn a_flood_comes_from_addresses_that_the_lab_accepts() {
+        let flood = blueprint(FlowSetting { sources: 1_000_000, ..FlowSetting::default() });
+        let plan = flood.plan().unwrap().to_string();
+        assert!(plan.contains("10.0.0.0/8") && plan.contains("rp_filter"), "{plan}");
+        assert_eq!(flood.frame().sources, 1_000_000);
+        assert!(flood.frame().check().is_ok());
+        assert!(!blueprint(FlowSetting::default()).plan().unwrap().to_string().contains("10.0.0.0"));
+    }
+
+    #[test]
+    fn polling_is_on_where_a_setting_needs_it() {
+        let polled = Blueprint { napi: true, ..blueprint(FlowSetting::default()) };
+        assert!(polled.plan().unwrap().to_string().contains("gro"), "{}", polled.plan().unwrap());
+        assert!(!blueprint(FlowSetting::default()).plan().unwrap().to_string().contains("gro"));
+    }
+}
