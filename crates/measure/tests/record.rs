@@ -11,6 +11,7 @@ use measure::order::Seed;
 use measure::paired::{CompareOptions, Comparison, PairSample, compare};
 use measure::quantile::Interval;
 use measure::record::*;
+use measure::search::{Bound, Ending, Goal, GoalResult, SenderBound};
 use measure::sequential::Looks;
 use measure::slice::{Slice, SliceColumns, VoidReason};
 use measure::verdict::{Criteria, Verdict};
@@ -133,8 +134,41 @@ fn summary() -> Summary {
         ],
         generated: Some(generated()),
         datapath: Some(datapath()),
+        search: vec![SearchRow {
+            trials: 2,
+            offered_pps: Some(1e6),
+            goals: vec![goal()],
+            ..SearchRow::default()
+        }],
         stopped: Some("time up".to_owned()),
         extra: Extra::new(),
+    }
+}
+
+fn goal() -> SearchGoal {
+    let lower =
+        Bound { load_pps: 1e6, trials: 6, high_loss: 1, loss_ratio_least: 0.0, loss_ratio_most: 0.02 };
+    let result = GoalResult {
+        goal: Goal::pdr(),
+        lower: Some(lower),
+        upper: None,
+        conditional_throughput_pps: Some(999_000.5),
+        ending: Ending::BoundedBySender,
+    };
+    let upper_drops = vec![Drop { reason: "full".into(), counter: "socket".into(), packets: 3 }];
+    SearchGoal { result, upper_drops, extra: Extra::new() }
+}
+
+fn trial() -> TrialPart {
+    TrialPart {
+        load_pps: 999_999.5,
+        packets: 10,
+        sent: 9,
+        received: 6,
+        wall_ns: 10_000,
+        invalid: Some("the sender was late".into()),
+        unaccounted: -1,
+        ..TrialPart::default()
     }
 }
 
@@ -174,6 +208,7 @@ fn whole() -> Record {
     record.calibrations =
         vec![Calibration { variant: 1, clock: Clock::Program, fixed_cost, extra: Extra::new() }];
     record.slices = columns(0, 20);
+    record.trials = vec![trial(), TrialPart { run: 1, invalid: None, ..trial() }];
     record.ledgers = vec![ledger().into()];
     record.warnings =
         vec![Warning { what: "steal".to_owned(), fact: "22 ticks".to_owned(), ..Default::default() }];
@@ -289,7 +324,7 @@ fn a_missing_field_is_named_with_its_part() {
     );
     let without_pair = text.replacen("\"round_low_ns\":209.0,", "", 1);
     let error = said(&read_text(&without_pair).unwrap_err());
-    assert!(error.contains("part summary, line 6: missing field `round_low_ns`"), "{error}");
+    assert!(error.contains("part summary, line 8: missing field `round_low_ns`"), "{error}");
     let unequal = text.replacen("\"calls\":[1,", "\"calls\":[", 1);
     let error = said(&read_text(&unequal).unwrap_err());
     assert!(error.contains("part slices, line 3: column calls has 19 entries"), "{error}");

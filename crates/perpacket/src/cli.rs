@@ -2,6 +2,7 @@
 
 pub(crate) mod datapath;
 pub(crate) mod flows;
+mod search;
 
 use std::ffi::OsString;
 use std::net::SocketAddr;
@@ -12,6 +13,7 @@ use clap::{Args, Parser, Subcommand};
 
 use self::datapath::DatapathArgs;
 use self::flows::FlowsArgs;
+pub(crate) use self::search::SearchArgs;
 use crate::alloc::Threads;
 use crate::cell::{NO_QDISC, PREFIXES, parse_flows};
 use crate::device::{Alloc, Lock, RxMode};
@@ -42,7 +44,9 @@ pub(crate) enum Command {
     Flows(Box<FlowsArgs>),
     /// Compare what a packet buffer costs, from allocators of ours and of others
     Alloc(AllocArgs),
-    /// Run a scenario file (TOML), as path, ab, gen, flows, alloc, datapath and run print it with -v
+    /// Find the highest rate at which a path loses no packets, or no more than a share of them
+    Search(Box<SearchArgs>),
+    /// Run a scenario file (TOML), as path, ab, gen, flows, alloc, datapath, search and run print it with -v
     Run(RunArgs),
     /// Count what arrives on a device or at a socket, by flow, queue and CPU; with --mark what was lost,
     /// came twice, out of order or changed

@@ -58,6 +58,17 @@ impl Abilities {
         }
     }
 
+    /// A host that has these ways in, and three CPUs.
+    #[cfg(test)]
+    pub(crate) fn having(available: &[BackendKind]) -> Self {
+        let ability = |kind| {
+            let lack = (!available.contains(&kind)).then_some(traffic::Lack::NotBuilt);
+            Ability { kind, lack }
+        };
+        let ways = BackendKind::ALL.map(ability).into();
+        Self { ways, irq_time_accounting: Some(false), cpus: Vec::new() }.sending_from(2, &[0, 2, 5])
+    }
+
     /// The same, with the CPUs that may send: the measuring one, and the others that this process may use, from the highest
     /// down.
     #[must_use]
@@ -297,18 +308,10 @@ fn check_path(cell: &Cell, clock: Clock) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use traffic::Lack;
-
     use super::*;
 
-    /// A host that has these ways in.
     fn host(available: &[BackendKind]) -> Abilities {
-        let ability = |kind| {
-            let lack = (!available.contains(&kind)).then_some(Lack::NotBuilt);
-            Ability { kind, lack }
-        };
-        let ways = BackendKind::ALL.map(ability).into();
-        Abilities { ways, irq_time_accounting: Some(false), cpus: Vec::new() }.sending_from(2, &[0, 2, 5])
+        Abilities::having(available)
     }
 
     fn cell(path: PathName, setting: Setting) -> Cell {

@@ -20,6 +20,7 @@ mod report;
 mod rig;
 mod rounds;
 mod scenario;
+mod search;
 mod session;
 mod stop;
 mod trial;
@@ -39,6 +40,7 @@ fn main() -> ExitCode {
         Command::Datapath(args) => commands::datapath::run(&args),
         Command::Flows(args) => commands::flows::run(&args),
         Command::Alloc(args) => commands::alloc::run(&args),
+        Command::Search(args) => commands::search::run(&args),
         Command::Run(args) => commands::run::run(&args),
         Command::Sink(args) => commands::sink::run(&args),
         Command::Wire(args) => commands::wire::run(&args),

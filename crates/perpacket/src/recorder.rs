@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 use jiff::Timestamp;
 use measure::ledger::Ledger;
 use measure::record;
-use measure::record::{Calibration, End, Head, Program, Record, RecordWriter, Summary, Warning};
+use measure::record::{Calibration, End, Head, Program, Record, RecordWriter, Summary, TrialPart, Warning};
 use measure::slice::{Slice, SliceColumns};
 
 use crate::cli::OutputArgs;
@@ -76,6 +76,15 @@ impl Recorder {
     pub(crate) fn calibration(&mut self, calibration: Calibration) -> Result<()> {
         self.append(|writer| writer.calibration(&calibration))?;
         self.record.calibrations.push(calibration);
+        Ok(())
+    }
+
+    /// Adds a trial of a search.
+    pub(crate) fn trial(&mut self, trial: TrialPart) -> Result<()> {
+        self.append(|writer| writer.trial(&trial))?;
+        if self.document.is_some() {
+            self.record.trials.push(trial);
+        }
         Ok(())
     }
 

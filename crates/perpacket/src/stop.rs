@@ -17,6 +17,7 @@ const PATIENCE: Duration = Duration::from_millis(500);
 #[derive(Debug, Clone)]
 pub(crate) struct Stop {
     asked: Arc<AtomicBool>,
+    deadline: Option<Deadline>,
 }
 
 impl Stop {
@@ -46,12 +47,18 @@ impl Stop {
             .name("signals".into())
             .spawn(listen)
             .context("start the thread that listens to signals")?;
-        Ok(Self { asked })
+        Ok(Self { asked, deadline: None })
     }
 
-    /// Whether a signal asked for the end.
+    /// The same, which also asks for the end when `length` has passed: that of a part of the run.
+    #[must_use]
+    pub(crate) fn or_after(&self, length: Duration) -> Self {
+        Self { deadline: Some(Deadline::after(length)), ..self.clone() }
+    }
+
+    /// Whether a signal asked for the end, or the time is up where there is one.
     pub(crate) fn asked(&self) -> bool {
-        self.asked.load(Ordering::Relaxed)
+        self.asked.load(Ordering::Relaxed) || self.deadline.is_some_and(|deadline| deadline.passed())
     }
 }
 
@@ -94,6 +101,16 @@ impl Deadline {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_part_of_a_run_ends_by_its_time() {
+        let stop = Stop { asked: Arc::new(AtomicBool::new(false)), deadline: None };
+        assert!(stop.or_after(Duration::ZERO).asked() && !stop.asked());
+        let part = stop.or_after(Duration::from_secs(3600));
+        assert!(!part.asked());
+        stop.asked.store(true, Ordering::Relaxed);
+        assert!(part.asked());
+    }
 
     #[test]
     fn ignored_signals_are_a_mask_in_hexadecimal() {

@@ -29,7 +29,9 @@ fn refused(args: &[&str]) -> String {
 
 #[test]
 fn help_texts() {
-    for command in ["path", "ab", "gen", "flows", "datapath", "alloc", "run", "sink", "wire", "doctor"] {
+    for command in
+        ["path", "ab", "gen", "flows", "search", "datapath", "alloc", "run", "sink", "wire", "doctor"]
+    {
         insta::assert_snapshot!(format!("help-{command}"), stdout(&[command, "--help"]));
     }
     insta::assert_snapshot!("help", stdout(&["--help"]));
@@ -65,6 +67,18 @@ fn bad_input_is_named_with_what_to_do() {
         (&["path", "raw-drop", "--frame", "63,64"], "frame size 63"),
         (&["path", "raw-drop", "--slice", "0"], "use --slice 5000"),
         (&["path", "raw-drop", "--flows", "0"], "at least one flow"),
+        (&["search", "updp"], "`udp` is near"),
+        (&["search", "floor"], "cannot lose any"),
+        (&["search", "udp", "--goal", "nrd"], "`ndr` is near"),
+        (&["search", "udp", "--goal", "x:200%"], "below 100%"),
+        (&["search", "udp", "--goal", "ndr,ndr"], "two goals are called NDR"),
+        (&["search", "udp", "--goal", "rfc2544"], "use a greater --time"),
+        (&["search", "udp", "--frame", "imix"], "a mix of sizes cannot be searched yet"),
+        (&["search", "udp", "--min", "1Gbit"], "a rate in packets is needed"),
+        (&["search", "udp", "--min", "2Mpps", "--max", "1Mpps"], "must be above the least"),
+        (&["search", "udp", "--threads", "2"], "one thread sends"),
+        (&["search", "udp", "--sum", "100ms"], "at least one final trial"),
+        (&["search", "datapath:udp", "--ports", "af-xpd"], "`af-xdp` is near"),
         (&["path", "raw-drop", "--flows", "60537"], "at most 60536"),
         (&["ab", "raw-drop", "--vary", "flows=1,70000"], "at most 60536"),
         (&["path", "raw-drop", "--seed", "9223372036854775808"], "at most 9223372036854775807"),

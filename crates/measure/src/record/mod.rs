@@ -13,6 +13,7 @@ mod environment;
 mod flows;
 mod parts;
 mod reader;
+mod search;
 mod writer;
 
 use std::collections::BTreeMap;
@@ -30,6 +31,7 @@ pub use parts::{
     LedgerPart, MemoryRow, Outcome, Program, Summary, Variant, Warning,
 };
 pub use reader::read;
+pub use search::{SearchGoal, SearchRow, TrialPart};
 pub use writer::RecordWriter;
 
 use crate::ledger::Ledger;
@@ -51,6 +53,8 @@ pub struct Record {
     /// All slices in the order of measurement; [`Slice::variant`](crate::slice::Slice::variant) indexes
     /// [`Head::variants`].
     pub slices: SliceColumns,
+    /// Trials of searches, in the order in which they were made.
+    pub trials: Vec<TrialPart>,
     /// Where the packets ended.
     pub ledgers: Vec<LedgerPart>,
     /// What was computed from the slices. `None` when the run did not get that far.
@@ -75,6 +79,7 @@ impl Record {
             head,
             calibrations: Vec::new(),
             slices: SliceColumns::new(),
+            trials: Vec::new(),
             ledgers: Vec::new(),
             summary: None,
             warnings: Vec::new(),

@@ -5,7 +5,7 @@ use std::io::BufRead;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
-use super::{Calibration, End, LedgerPart, Record, RecordError, SCHEMA, Summary, Warning};
+use super::{Calibration, End, LedgerPart, Record, RecordError, SCHEMA, Summary, TrialPart, Warning};
 use crate::slice::SliceColumns;
 
 /// Reads a record, journal or document.
@@ -44,6 +44,9 @@ fn read_document(mut fields: Map<String, Value>) -> Result<Record, RecordError> 
     record.warnings = required(&mut fields, "warnings")?;
     record.end = required(&mut fields, "end")?;
     record.interrupted = record.end.is_none();
+    if fields.contains_key("trials") {
+        record.trials = required(&mut fields, "trials")?;
+    }
     if fields.contains_key("unknown_parts") {
         record.unknown_parts = required(&mut fields, "unknown_parts")?;
     }
@@ -137,6 +140,7 @@ impl Part {
                 record.slices.extend(&columns);
             }
             "calibration" => record.calibrations.push(self.read::<Calibration>()?),
+            "trial" => record.trials.push(self.read::<TrialPart>()?),
             "ledger" => record.ledgers.push(self.read::<LedgerPart>()?),
             "warning" => record.warnings.push(self.read::<Warning>()?),
             "summary" => record.summary = Some(self.read::<Summary>()?),

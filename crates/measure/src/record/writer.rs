@@ -6,7 +6,9 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use super::{Calibration, End, Extra, Head, LedgerPart, Record, RecordError, SCHEMA, Summary, Warning};
+use super::{
+    Calibration, End, Extra, Head, LedgerPart, Record, RecordError, SCHEMA, Summary, TrialPart, Warning,
+};
 use crate::ledger::Ledger;
 use crate::slice::SliceColumns;
 
@@ -43,6 +45,14 @@ impl<W: Write> RecordWriter<W> {
     /// As [`slices`](RecordWriter::slices), or [`RecordError::NotRepresentable`].
     pub fn calibration(&mut self, calibration: &Calibration) -> Result<(), RecordError> {
         self.part("calibration", calibration)
+    }
+
+    /// Appends a trial of a search.
+    ///
+    /// # Errors
+    /// As [`slices`](RecordWriter::slices), or [`RecordError::NotRepresentable`] when a number is not finite.
+    pub fn trial(&mut self, trial: &TrialPart) -> Result<(), RecordError> {
+        self.part("trial", trial)
     }
 
     /// Appends a ledger.
@@ -110,6 +120,7 @@ impl Record {
     pub fn document(&self) -> Result<String, RecordError> {
         check("head", &self.head)?;
         check("calibrations", &self.calibrations)?;
+        check("trials", &self.trials)?;
         check("ledgers", &self.ledgers)?;
         check("summary", &self.summary)?;
         check("end", &self.end)?;
@@ -118,6 +129,7 @@ impl Record {
             head: &self.head,
             calibrations: &self.calibrations,
             slices: &self.slices,
+            trials: &self.trials,
             ledgers: &self.ledgers,
             warnings: &self.warnings,
             summary: &self.summary,
@@ -139,6 +151,9 @@ impl Record {
         }
         if !self.slices.is_empty() {
             writer.slices(&self.slices)?;
+        }
+        for trial in &self.trials {
+            writer.trial(trial)?;
         }
         for ledger in &self.ledgers {
             writer.part("ledger", ledger)?;
@@ -175,6 +190,8 @@ struct Document<'a> {
     head: &'a Head,
     calibrations: &'a [Calibration],
     slices: &'a SliceColumns,
+    #[serde(skip_serializing_if = "<[TrialPart]>::is_empty")]
+    trials: &'a [TrialPart],
     ledgers: &'a [LedgerPart],
     warnings: &'a [Warning],
     summary: &'a Option<Summary>,

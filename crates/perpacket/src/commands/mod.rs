@@ -8,6 +8,7 @@ pub(crate) mod flows;
 pub(crate) mod generate;
 pub(crate) mod path;
 pub(crate) mod run;
+pub(crate) mod search;
 pub(crate) mod sink;
 pub(crate) mod wire;
 

@@ -12,6 +12,7 @@ use crate::flows;
 use crate::generate;
 use crate::report::Outcome;
 use crate::scenario::{AnyScenario, Job};
+use crate::search;
 
 /// Reads and runs.
 pub(crate) fn run(args: &RunArgs) -> Result<Outcome> {
@@ -29,6 +30,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<Outcome> {
         AnyScenario::Generate(scenario) => generate::run(&scenario, &args.output),
         AnyScenario::Datapath(scenario) => device::run(&scenario, &args.output),
         AnyScenario::Flows(scenario) => flows::run(&scenario, None, &args.output),
+        AnyScenario::Search(scenario) => search::run(&scenario, None, &args.output),
         AnyScenario::Allocate(scenario) => alloc::compare(&scenario, None, &args.output),
     }
 }

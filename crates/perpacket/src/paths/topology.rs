@@ -30,7 +30,7 @@ pub(crate) const INGRESS_PEER: &str = "g0";
 /// The receiving device of the system under test.
 pub(crate) const INGRESS: &str = "in0";
 /// Its other device.
-const EGRESS: &str = "out0";
+pub(crate) const EGRESS: &str = "out0";
 /// The next hop's device.
 pub(crate) const EGRESS_PEER: &str = "f0";
 
@@ -52,9 +52,9 @@ pub(crate) const MAC_F0: [u8; 6] = [2, 0, 0, 0, 2, 2];
 pub(crate) const IP_G0: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 1);
 /// The address of the system under test.
 pub(crate) const IP_IN0: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 2);
-const IP_OUT0: Ipv4Addr = Ipv4Addr::new(198, 18, 1, 1);
-const IP_F0: Ipv4Addr = Ipv4Addr::new(198, 18, 1, 2);
-const IP_BEYOND: Ipv4Addr = Ipv4Addr::new(198, 18, 2, 1);
+pub(crate) const IP_OUT0: Ipv4Addr = Ipv4Addr::new(198, 18, 1, 1);
+pub(crate) const IP_F0: Ipv4Addr = Ipv4Addr::new(198, 18, 1, 2);
+pub(crate) const IP_BEYOND: Ipv4Addr = Ipv4Addr::new(198, 18, 2, 1);
 
 pub(crate) const IP6_G0: Ipv6Addr = Ipv6Addr::new(0x2001, 2, 0, 0, 0, 0, 0, 1);
 const IP6_IN0: Ipv6Addr = Ipv6Addr::new(0x2001, 2, 0, 0, 0, 0, 0, 2);
@@ -164,6 +164,12 @@ pub(crate) fn forwarding(plan: &mut Plan) {
     plan.route(SYS, (network(IP_BEYOND.into()), 24), Some(IP_F0.into()), EGRESS);
 }
 
+/// Addresses for both devices of a system under test whose kernel takes no part: a device in user space does.
+pub(crate) fn around_a_device(plan: &mut Plan) {
+    plan.address(SYS, EGRESS, IP_OUT0.into(), 24);
+    plan.address(FAR, EGRESS_PEER, IP_F0.into(), 24);
+}
+
 /// IPv6 forwarding to the next hop.
 pub(crate) fn forwarding6(plan: &mut Plan) {
     plan.forwarding6(SYS);
@@ -219,7 +225,7 @@ pub(crate) fn count_and_drop(plan: &mut Plan, role: &str, device: &str) {
 }
 
 /// The network of one of the addresses above: IPv4 has 24 bits of it, IPv6 64.
-fn network(address: IpAddr) -> IpAddr {
+pub(crate) fn network(address: IpAddr) -> IpAddr {
     match address {
         IpAddr::V4(v4) => Ipv4Addr::from_bits(v4.to_bits() & !0xff).into(),
         IpAddr::V6(v6) => Ipv6Addr::from_bits(v6.to_bits() & !u128::from(u64::MAX)).into(),

@@ -9,6 +9,7 @@ mod file;
 mod flows;
 mod numbers;
 mod opening;
+mod search;
 mod sent;
 mod svg;
 mod tables;
@@ -30,6 +31,7 @@ pub(crate) use datapath::{DatapathLive, datapath_opening, datapath_text};
 pub(crate) use file::OutputFile;
 pub(crate) use flows::{flows_opening, flows_svg, flows_text};
 pub(crate) use opening::{generator_opening, opening, warning_line};
+pub(crate) use search::{search_opening, search_svg, search_text, trial_line};
 pub(crate) use sent::{Live, language_text, sending_text, written_text};
 pub(crate) use tables::{comparison_table, ledger_text, subject};
 

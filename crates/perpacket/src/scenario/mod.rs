@@ -8,6 +8,7 @@ mod datapath;
 mod datapath_checks;
 mod flows;
 mod generate;
+mod search;
 
 use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
@@ -27,6 +28,7 @@ pub(crate) use datapath::{
 };
 pub(crate) use flows::{Dut, FLOWS_JOB, FlowCompare, FlowLoad, FlowMeasurement, Flows};
 pub(crate) use generate::{AskedRate, Generate, JOB, Packets, Send, Target};
+pub(crate) use search::{FrameWord, GoalDefaults, PortKind, SEARCH_JOB, Search, Subject};
 
 /// The form of a scenario that this program writes and reads.
 pub(crate) const SCHEMA: &str = "perpacket.scenario/1";
@@ -252,6 +254,8 @@ pub(crate) enum AnyScenario {
     Flows(Box<Flows>),
     /// Of `alloc`.
     Allocate(Allocate),
+    /// Of `search`.
+    Search(Box<Search>),
 }
 
 impl AnyScenario {
@@ -263,6 +267,7 @@ impl AnyScenario {
             Some(generate::JOB) => Generate::from_toml(text).map(Self::Generate),
             Some(DATAPATH_JOB) => Datapath::from_toml(text).map(Box::new).map(Self::Datapath),
             Some(FLOWS_JOB) => Flows::from_toml(text).map(Box::new).map(Self::Flows),
+            Some(SEARCH_JOB) => Search::from_toml(text).map(Box::new).map(Self::Search),
             Some(allocate::JOB) => Allocate::from_toml(text).map(Self::Allocate),
             _ => Scenario::from_toml(text).map(Self::Measure),
         }
@@ -273,7 +278,7 @@ impl AnyScenario {
 fn read<T: DeserializeOwned>(text: &str, known: &BTreeSet<String>) -> Result<T> {
     ensure!(
         !text.trim_start().starts_with('{'),
-        "this is JSON, and a scenario is TOML: a record is not a scenario; the option -v of path, ab, gen, flows, alloc and run prints \
+        "this is JSON, and a scenario is TOML: a record is not a scenario; the option -v of path, ab, gen, flows, alloc, search and run prints \
          the scenario of a run as TOML"
     );
     let table: toml::Table =

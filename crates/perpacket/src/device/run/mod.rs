@@ -6,6 +6,7 @@
 //! plan       a worker for each thread, and queues between threads
 //! threads    the poll loops, and the threads of receivers
 //! account    what they counted, as a record has it
+//! standing   the same device for as long as somebody else needs it
 //! ```
 
 mod account;
@@ -13,6 +14,7 @@ mod open;
 mod pcap;
 mod plan;
 mod stages;
+mod standing;
 mod template;
 mod threads;
 
@@ -32,6 +34,7 @@ use crate::{environment, session};
 
 pub(crate) use account::Account;
 use plan::Plan;
+pub(crate) use standing::{Standing, Standings};
 
 /// Runs the device under test, and reports.
 pub(crate) fn run(scenario: &Datapath, output: &OutputArgs) -> Result<Outcome> {

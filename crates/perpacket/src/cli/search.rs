@@ -1,0 +1,69 @@
+//! Arguments of `search`.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+
+use super::{HostArgs, OutputArgs, SettingArgs, parse_duration, parse_percent};
+
+#[derive(Debug, Args)]
+pub(crate) struct SearchArgs {
+    /// Paths: those of `path` that can lose packets (udp forward forward6 bridge raw-drop tc-drop xdp-drop
+    /// xdp-tx udp-noport), a device in user space between veth pairs (datapath:drop datapath:forward
+    /// datapath:udp), or flows
+    #[arg(value_name = "PATH", required = true)]
+    pub(crate) paths: Vec<String>,
+    /// Frame sizes in bytes, with the 4-byte FCS; sweep is 64, 128, 256, 512, 1024, 1280 and 1518
+    #[arg(long, value_name = "BYTES,…", value_delimiter = ',', default_value = "64")]
+    pub(crate) frame: Vec<String>,
+    #[command(flatten)]
+    pub(crate) goal: GoalArgs,
+    #[command(flatten)]
+    pub(crate) setting: SettingArgs,
+    /// How a device in user space is joined to the lab: af-xdp, or af-packet
+    #[arg(long, value_name = "KIND", default_value = "af-xdp", help_heading = "Datapath paths")]
+    pub(crate) ports: String,
+    #[command(flatten)]
+    pub(crate) host: HostArgs,
+    /// Draw the rates over the frame sizes as SVG
+    #[arg(long, value_name = "FILE", help_heading = "Output")]
+    pub(crate) svg: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
+}
+
+/// What is searched for, and how long.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "What is searched for")]
+pub(crate) struct GoalArgs {
+    /// Goals, all in one search: ndr (no loss), pdr (0.5 %), rfc2544 and tst009 (with trials of 60 s), a
+    /// share of loss (0.1%), or NAME:LOSS:EXCEED (mine:0.1%:50%)
+    #[arg(long, value_name = "GOAL,…", value_delimiter = ',', default_values = ["ndr", "pdr"])]
+    pub(crate) goal: Vec<String>,
+    /// Length of a trial [default: 500ms; of rfc2544 and tst009 60s]
+    #[arg(long, value_name = "TIME", value_parser = parse_duration)]
+    pub(crate) trial: Option<Duration>,
+    /// Time of trials at one load that decides about it [default: 11 trials; of rfc2544 one, of tst009 two]
+    #[arg(long, value_name = "TIME", value_parser = parse_duration)]
+    pub(crate) sum: Option<Duration>,
+    /// Share of this time in which more may be lost than the goal allows [default: 50%; of rfc2544 0%]
+    #[arg(long, value_name = "PERCENT", value_parser = parse_percent)]
+    pub(crate) exceed: Option<f64>,
+    /// How close the bounds must come, as a share of the rate [default: 1%, or the
+    /// loss that is allowed]
+    #[arg(long, value_name = "PERCENT", value_parser = parse_percent)]
+    pub(crate) width: Option<f64>,
+    /// The lowest rate that is tried
+    #[arg(long, value_name = "RATE", default_value = "10kpps")]
+    pub(crate) min: String,
+    /// The highest rate that is tried
+    #[arg(long, value_name = "RATE", default_value = "20Mpps")]
+    pub(crate) max: String,
+    /// Time limit of each search: of one path at one frame size, once
+    #[arg(long, value_name = "TIME", default_value = "120s", value_parser = parse_duration)]
+    pub(crate) time: Duration,
+    /// How often each search is made; the spread is printed beside the result
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub(crate) runs: u32,
+}

@@ -1,0 +1,111 @@
+//! Where the packets of one trial ended. Loss is what the receiver lacks when nothing more arrives.
+
+use std::thread;
+use std::time::Duration;
+
+use anyhow::Result;
+use lab::Lab;
+use lab::counters::{Reader, Snapshot, diff};
+use measure::ledger::{Count, Ledger};
+
+use crate::ledger::{self, Grown};
+use crate::paths::{FAR, GEN, SYS};
+use crate::stop::Deadline;
+
+/// How long packets may take to arrive after the last one was sent, and after how much time without a new one the rest is taken
+/// to be lost.
+const DRAIN: Duration = Duration::from_secs(1);
+const QUIET: Duration = Duration::from_millis(100);
+/// Time between two looks.
+const LOOK: Duration = Duration::from_micros(200);
+/// How often it is looked for what is missing.
+const EXPLAIN: Duration = Duration::from_millis(5);
+
+/// The counters of a lab's namespaces, and where they stood when the trial began.
+pub(super) struct Counters {
+    readers: Vec<(&'static str, Reader, Snapshot)>,
+}
+
+impl Counters {
+    /// Opens those of all three namespaces.
+    pub(super) fn open(lab: &Lab) -> Result<Self> {
+        let open = |role: &'static str| -> Result<_> {
+            let mut reader = Reader::open(lab, role, &[])?;
+            let now = reader.read()?;
+            Ok((role, reader, now))
+        };
+        Ok(Self { readers: [GEN, SYS, FAR].into_iter().map(open).collect::<Result<_>>()? })
+    }
+
+    /// By how much they grew since the last [`begin`](Self::begin).
+    fn grown(&mut self) -> Result<Grown> {
+        let grown = |(role, reader, before): &mut (&'static str, Reader, Snapshot)| {
+            Ok((*role, diff(before, &reader.read()?)))
+        };
+        self.readers.iter_mut().map(grown).collect()
+    }
+
+    /// Takes where they stand as the beginning.
+    pub(super) fn begin(&mut self) -> Result<()> {
+        for (_, reader, before) in &mut self.readers {
+            *before = reader.read()?;
+        }
+        Ok(())
+    }
+}
+
+/// The end of a course, seen from a trial: what came since the trial began.
+pub(super) trait Arrivals {
+    /// Packets that arrived.
+    fn arrived(&mut self) -> Result<Count>;
+
+    /// Adds to the ledger what is known to be lost before the counters of the lab are asked.
+    fn add_known(&mut self, book: &mut Ledger) -> Result<()>;
+
+    /// Takes out of what the lab's counters say what [`add_known`](Self::add_known) has told already.
+    fn take_known(&mut self, _grown: &mut Grown) {}
+
+    /// Counters that every packet raises on its way, by the role of their namespace.
+    fn on_the_way(&self) -> &[(&'static str, &'static str)];
+}
+
+/// Waits until every packet that was sent has arrived or is known to be lost, or nothing changes any more; where all of them
+/// ended.
+pub(super) fn settle(
+    name: &str,
+    frame_bytes: u32,
+    sent: &Count,
+    arrivals: &mut dyn Arrivals,
+    counters: &mut Counters,
+) -> Result<Ledger> {
+    let deadline = Deadline::after(DRAIN);
+    let (mut last, mut changed_at, mut explained_at) = (None, Duration::ZERO, Duration::ZERO);
+    loop {
+        let arrived = arrivals.arrived()?;
+        let packets = arrived.packets;
+        let mut book = Ledger::new(name, Some(frame_bytes), sent.clone());
+        book.received.push(arrived);
+        // More than were sent: nothing that is waited for makes it right.
+        if book.unaccounted() <= 0 {
+            return Ok(book);
+        }
+        let now = deadline.elapsed();
+        if last != Some(packets) {
+            (last, changed_at) = (Some(packets), now);
+        }
+        let is_over = now - changed_at >= QUIET || deadline.passed();
+        if is_over || now - explained_at >= EXPLAIN {
+            explained_at = now;
+            arrivals.add_known(&mut book)?;
+            if book.unaccounted() > 0 {
+                let mut grown = counters.grown()?;
+                arrivals.take_known(&mut grown);
+                ledger::add_counters(&mut book, &grown, arrivals.on_the_way());
+            }
+            if is_over || book.closes() {
+                return Ok(book);
+            }
+        }
+        thread::sleep(LOOK);
+    }
+}

@@ -1,0 +1,127 @@
+//! Paced flows into a socket and a thread for each port, as `flows` has them: lost is what one of them lacks.
+
+use anyhow::{Result, bail, ensure};
+use traffic::BackendKind;
+
+use super::{Cpus, Laid};
+use crate::cell::{Cell, Setting};
+use crate::flows::{Arena, Blueprint, FlowSetting};
+use crate::host::Abilities;
+
+/// Flows where nothing is asked for: those of experiment E5.
+const FLOWS: u16 = 8;
+/// The ways in, best first, where none is asked for.
+const WAYS: [BackendKind; 3] = [BackendKind::Inject, BackendKind::Mmsg, BackendKind::TxRing];
+
+/// The cell with its way in settled, and so many flows as are usual where it says nothing.
+///
+/// # Errors
+/// Where there is no way in, or what is asked for is not met by flows.
+pub(crate) fn resolve(mut cell: Cell, abilities: &Abilities) -> Result<Cell> {
+    let (setting, usual) = (&cell.setting, Setting::default());
+    let kept = Setting {
+        backend: setting.backend,
+        flows: setting.flows,
+        batch: setting.batch,
+        gro: setting.gro,
+        rps: setting.rps.clone(),
+        ..usual
+    };
+    if let Some((name, value)) = setting.changed().into_iter().find(|pair| !kept.changed().contains(pair)) {
+        bail!(
+            "{name} = {value} on flows: they take backend, flows, batch, gro and rps; the command flows takes more"
+        );
+    }
+    if cell.setting.flows == Setting::default().flows {
+        cell.setting.flows = FLOWS;
+    }
+    let flows = flow_setting(&cell)?;
+    flows.check()?;
+    let against = |kind: BackendKind| {
+        let bypassed = flows.bypassed_by_inject().filter(|_| kind == BackendKind::Inject);
+        abilities.lacking(kind).or(bypassed)
+    };
+    let kind = match cell.setting.backend {
+        Some(kind) => {
+            ensure!(
+                WAYS.contains(&kind) || kind == BackendKind::AfXdp,
+                "{kind} does not lead into flows: it takes inject, mmsg, tx-ring or af-xdp"
+            );
+            if let Some(why) = against(kind) {
+                bail!("{kind} into flows: {why}");
+            }
+            kind
+        }
+        None => match WAYS.into_iter().find(|&kind| against(kind).is_none()) {
+            Some(kind) => kind,
+            None => bail!("no way into flows is available here: inject, mmsg and tx-ring are lacking"),
+        },
+    };
+    cell.setting.backend = Some(kind);
+    Ok(cell)
+}
+
+/// Builds the lab, and starts the receivers.
+pub(super) fn lay(cell: &Cell, cpus: &Cpus) -> Result<Laid> {
+    let setting = flow_setting(cell)?;
+    let blueprint = Blueprint {
+        napi: setting.needs_napi(),
+        setting,
+        stamp: false,
+        connected: false,
+        closed_ports: 0,
+        sender_cpu: cpus.sender,
+        receiver_cpus: cpus.others.clone(),
+    };
+    let shared = super::kernel::shared_up_to_the_socket(cell, cpus)?;
+    Ok(Laid { course: Box::new(Arena::build(&blueprint, None)?), shared })
+}
+
+/// The setting as the command `flows` has it. The receive buffer is that of the path `udp`.
+fn flow_setting(cell: &Cell) -> Result<FlowSetting> {
+    let setting = &cell.setting;
+    let usual = FlowSetting::default();
+    Ok(FlowSetting {
+        backend: setting.backend,
+        frame: cell.frame_bytes,
+        flows: setting.flows.into(),
+        batch: setting.batch,
+        rcvbuf: super::reader::BUFFER_BYTES as u64,
+        gro: setting.gro,
+        rps: if setting.rps_mask()? == 0 { usual.rps } else { setting.rps.clone() },
+        ..FlowSetting::default()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cell::PathName;
+
+    fn resolved(setting: Setting) -> Result<Cell> {
+        let cell = Cell { path: PathName::Udp, frame_bytes: 64, setting };
+        resolve(cell, &Abilities::having(&BackendKind::ALL))
+    }
+
+    #[test]
+    fn there_are_eight_flows_and_the_best_way_in() {
+        let cell = resolved(Setting::default()).unwrap();
+        assert_eq!((cell.setting.flows, cell.setting.backend), (8, Some(BackendKind::Inject)));
+        let flows = flow_setting(&cell).unwrap();
+        assert_eq!((flows.flows, flows.rps.as_str()), (8, "off"));
+        let steered =
+            resolved(Setting { rps: "1".into(), flows: 3, gro: true, ..Setting::default() }).unwrap();
+        assert_eq!((steered.setting.flows, steered.setting.backend), (3, Some(BackendKind::Mmsg)));
+        assert_eq!(flow_setting(&steered).unwrap().rps, "1");
+    }
+
+    #[test]
+    fn what_flows_do_not_meet_is_refused() {
+        let refusal = |setting| resolved(setting).unwrap_err().to_string();
+        assert!(refusal(Setting { rules: 5, ..Setting::default() }).contains("rules = 5 on flows"));
+        let bypassed = Setting { gro: true, backend: Some(BackendKind::Inject), ..Setting::default() };
+        assert!(refusal(bypassed).contains("gro = on with inject"));
+        let other = Setting { backend: Some(BackendKind::XdpLive), ..Setting::default() };
+        assert!(refusal(other).contains("does not lead into flows"));
+    }
+}
