@@ -266,6 +266,24 @@ fn pages_that_the_kernel_had_are_back_when_a_socket_is_closed() {
     });
 }
 
+/// The kernel lets the number of packets a call be set from 32 up, and not above the ring's size.
+#[test]
+fn a_ring_of_few_entries_sends() {
+    privileged!("a_ring_of_few_entries_sends");
+    in_pair(|pair| {
+        for entries in [1, 16, 32, 64] {
+            let spec = AfXdpSpec { rx_entries: entries, tx_entries: entries, ..AfXdpSpec::new(pair.near) };
+            let memory = PacketMemory::new(spec.pages()).unwrap();
+            let (_rx, mut tx) = AfXdp::open(&memory, &spec).unwrap().queues.pop().unwrap();
+            let far = PacketSocket::open(pair.far, PROTOCOL_ALL).unwrap();
+            let mut packets: Vec<_> = (0..entries as usize).map(|n| packet(&frame(n, 60))).collect();
+            tx.transmit(&mut packets, &mut Vec::new()).unwrap();
+            assert!(packets.is_empty());
+            (0..entries as usize).for_each(|n| assert_eq!(receive(&far), frame(n, 60), "{entries}"));
+        }
+    });
+}
+
 #[test]
 fn a_fragment_is_refused_aloud() {
     privileged!("a_fragment_is_refused_aloud");
@@ -361,6 +379,40 @@ fn a_tap_device_sends_and_receives() {
             assert!(rx.lend(BUDGET, &mut |_| ()).is_err());
         });
     }
+}
+
+/// It fails in the middle of a call, and what it showed before is counted all the same.
+#[test]
+fn frames_shown_before_a_device_fails_are_counted() {
+    privileged!("frames_shown_before_a_device_fails_are_counted");
+    in_namespace(|| {
+        let (mut rx, _tx) = open_tap("tap%d", TapSpec { offloads: false, multi_queue: false }).unwrap();
+        let mut route = RouteSocket::open().unwrap();
+        let tap = common::up(&mut route, "tap0");
+        let stack = PacketSocket::open(tap, PROTOCOL_ALL).unwrap();
+        assert!(stack.send(&frame(0, 60)).unwrap());
+        let mut shown = 0;
+        let mut each = |_: &[u8]| {
+            shown += 1;
+            route.delete_link(tap).unwrap();
+        };
+        until("the device failed", || rx.lend(BUDGET, &mut each).is_err());
+        assert_eq!((shown, rx.totals().received), (1, 1));
+    });
+    // A long frame, and the device of a packet socket goes away before it is fetched.
+    in_pair(|pair| {
+        let mut route = RouteSocket::open().unwrap();
+        let mut rx =
+            AfPacketRx::open(pair.near, &SlotRingSpec { l2_bytes: 100, ..SlotRingSpec::default() }).unwrap();
+        pair.send_from_far(&[frame(0, 60), frame(1, 1514)]);
+        let mut shown = 0;
+        let mut each = |_: &[u8]| {
+            shown += 1;
+            route.delete_link(pair.near).unwrap();
+        };
+        until("the device failed", || rx.lend(BUDGET, &mut each).is_err());
+        assert_eq!((shown, rx.totals().received), (1, 1));
+    });
 }
 
 #[test]

@@ -288,6 +288,8 @@ fn af_xdp_sends_and_receives() {
         let mut receiver = XskSocket::open(&XskSpec::receiver(pair.far, 0, 64)).unwrap();
         sockets.update_socket(0, &receiver).unwrap();
         assert_eq!(receiver.fill(&(0..64).collect::<Vec<_>>()), 64);
+        let lent = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| receiver.chunk_mut(3).len()));
+        assert!(lent.is_err(), "the kernel may write to it");
         let mut sender = XskSocket::open(&XskSpec::sender(pair.near, 0, 16, 64)).unwrap();
         assert!(!sender.is_zero_copy().unwrap() && sender.needs_kick());
         for chunk in 0..16 {

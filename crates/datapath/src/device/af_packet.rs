@@ -59,11 +59,12 @@ impl Lend for AfPacketRx {
             let Some(frame) = self.ring.front()? else { break };
             let (shown, is_done) = self.undone.show(frame.bytes, frame.offload, budget - lent, each);
             lent += shown;
+            // At once: to fetch a later, long frame may fail.
+            self.received += shown as u64;
             if is_done {
                 self.ring.release();
             }
         }
-        self.received += lent as u64;
         self.empty_polls = if lent == 0 { self.empty_polls + 1 } else { 0 };
         if self.empty_polls == EMPTY_POLLS {
             self.empty_polls = 0;

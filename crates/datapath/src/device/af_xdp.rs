@@ -88,7 +88,8 @@ impl PacketMemory {
 
     /// A pool of pages from it, as the receiving side of a queue needs one.
     pub fn pool(&self) -> PagePool {
-        PagePool::new(PoolConfig::default().with_source(Arc::clone(&self.source)))
+        let config = PoolConfig::default().with_page_bytes(self.region.page_bytes());
+        PagePool::new(config.with_source(Arc::clone(&self.source)))
     }
 
     /// The region.

@@ -12,20 +12,22 @@ pub type Sink = Box<dyn FnMut(&[u8]) -> Result<(), DeviceError> + Send>;
 /// Shows every received frame that is handed up.
 pub struct CapturedRx<Q: ?Sized> {
     sink: Sink,
+    /// What the sink failed with while a frame was on its way up: told in the next call.
+    failed: Option<DeviceError>,
     queue: Box<Q>,
 }
 
 impl<Q: ?Sized> CapturedRx<Q> {
     /// Over this queue, a `dyn Lend` or a `dyn Land`.
     pub fn new(queue: Box<Q>, sink: Sink) -> Self {
-        Self { sink, queue }
+        Self { sink, failed: None, queue }
     }
 }
 
 impl<Q: Lend + ?Sized> Lend for CapturedRx<Q> {
     /// After an error of the sink the frames of this call are handed up all the same.
     fn lend(&mut self, budget: usize, each: &mut dyn FnMut(&[u8])) -> Result<usize, DeviceError> {
-        let Self { sink, queue } = self;
+        let Self { sink, queue, .. } = self;
         let mut result = Ok(());
         let lent = queue.lend(budget, &mut |frame| {
             if result.is_ok() {
@@ -58,10 +60,14 @@ impl<Q: Land + ?Sized> Land for CapturedRx<Q> {
         self.queue.room()
     }
 
+    /// After an error of the sink the frame, which the queue has counted, is handed up all the same, and the next call fails.
     fn landed(&mut self) -> Result<Option<Landed>, DeviceError> {
+        if let Some(error) = self.failed.take() {
+            return Err(error);
+        }
         let landed = self.queue.landed()?;
         if let Some(Landed { page, offset, l2_bytes }) = &landed {
-            (self.sink)(page.get(*offset..offset + l2_bytes).unwrap_or_default())?;
+            self.failed = (self.sink)(page.get(*offset..offset + l2_bytes).unwrap_or_default()).err();
         }
         Ok(landed)
     }
@@ -228,6 +234,16 @@ mod tests {
         (Box::new(sink), seen)
     }
 
+    fn full_after(mut frames: usize) -> Sink {
+        Box::new(move |_| match frames {
+            0 => Err(DeviceError::Setup("the disk is full".into())),
+            _ => {
+                frames -= 1;
+                Ok(())
+            }
+        })
+    }
+
     fn packet(bytes: &[u8]) -> PacketBuf {
         let mut packet = PacketBuf::new(vec![0; 512], 0);
         packet.put(bytes.len()).unwrap().copy_from_slice(bytes);
@@ -252,6 +268,29 @@ mod tests {
     }
 
     #[test]
+    fn a_frame_that_the_sink_fails_at_is_handed_up() {
+        let wire = || {
+            let frames = Frames::Cycle(vec![vec![1; 60].into()]);
+            Box::new(Synthetic::new(frames, 4).unwrap())
+        };
+        let mut queue = CapturedRx::new(wire(), full_after(1));
+        let mut handed = 0;
+        Lend::lend(&mut queue, 3, &mut |_| handed += 1).unwrap_err();
+        assert_eq!(Lend::totals(&mut queue).received, handed);
+        let mut queue = CapturedRx::new(wire(), full_after(1));
+        let mut pool = pagefrag::PagePool::default();
+        while queue.room() > 0 {
+            queue.post(pool.alloc().unwrap()).unwrap();
+        }
+        let handed = std::iter::from_fn(|| queue.landed().transpose()).take_while(Result::is_ok).count();
+        assert_eq!(
+            (handed, Land::totals(&mut queue).received),
+            (2, 2),
+            "that which failed, and the one before"
+        );
+    }
+
+    #[test]
     fn only_what_was_taken_is_captured() {
         let (sink, seen) = recording();
         let mut queue = CapturedTx::new(Box::new(Narrow(2)), sink);
@@ -265,15 +304,7 @@ mod tests {
 
     #[test]
     fn a_sink_that_fails_keeps_the_rest() {
-        let mut left = 1;
-        let sink = move |_: &[u8]| match left {
-            0 => Err(DeviceError::Setup("the disk is full".into())),
-            _ => {
-                left -= 1;
-                Ok(())
-            }
-        };
-        let mut queue = ToSink::new(Box::new(sink));
+        let mut queue = ToSink::new(full_after(1));
         let (mut packets, mut done) = (vec![in_two_pieces(), packet(&[1])], Vec::new());
         assert!(queue.transmit(&mut packets, &mut done).unwrap_err().to_string().contains("disk"));
         assert_eq!((packets.len(), done.len()), (1, 1));

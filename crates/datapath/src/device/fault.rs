@@ -13,6 +13,8 @@ use super::{DeviceError, Injected, Land, Landed, Lend, RxTotals};
 use crate::BUDGET;
 
 const MILLION: u32 = 1_000_000;
+/// So many frames are held at most: 64 MiB where each has a page of 4096 bytes.
+const HELD_MAX: usize = 16 << 10;
 
 /// How often what happens to a frame, in parts per million. Faults are drawn one by one, in this order; a frame that is dropped has no
 /// other, and of reordering and delay the first one counts.
@@ -27,7 +29,7 @@ pub struct FaultSpec {
     /// It comes after the next frame that is handed up. If there is none at once, it comes when the queue is found empty, and was
     /// not reordered.
     pub reorder_ppm: u32,
-    /// It comes later by `delay`; others overtake it.
+    /// It comes later by `delay`; others overtake it. While 16,384 frames are held, no more are taken from the queue: a full wire.
     pub delay_ppm: u32,
     /// How much later.
     pub delay: Duration,
@@ -140,6 +142,11 @@ impl<F> Later<F> {
         self.len() == 0
     }
 
+    /// How many more may be delayed.
+    fn room(&self) -> usize {
+        HELD_MAX.saturating_sub(self.delayed.len())
+    }
+
     /// What may be handed up now.
     fn next(&mut self, now: &mut Option<Instant>) -> Option<F> {
         if let Some(frame) = self.ready.pop_front() {
@@ -201,11 +208,11 @@ impl FaultyLend {
 impl Lend for FaultyLend {
     fn lend(&mut self, budget: usize, each: &mut dyn FnMut(&[u8])) -> Result<usize, DeviceError> {
         let mut handed = self.hand_due(budget, each);
-        let rest = budget - handed;
+        let rest = (budget - handed).min(self.later.room());
         let Self { queue, dice, later, spare, injected, .. } = self;
         let mut found = Ok(0);
         if rest > 0 {
-            let mut hands = Hands { handed: 0, budget: rest, each: &mut *each, later, spare };
+            let mut hands = Hands { handed: 0, budget: budget - handed, each: &mut *each, later, spare };
             found = queue.lend(rest, &mut |frame| hands.meet(dice, frame, injected));
             handed += hands.handed;
         }
@@ -398,7 +405,8 @@ impl Land for FaultyLand {
             if next.is_some() {
                 break;
             }
-            match self.queue.landed()? {
+            let landed = if self.later.room() > 0 { self.queue.landed()? } else { None };
+            match landed {
                 Some(landed) => next = self.meet(landed),
                 None => {
                     next = self.later.swapped.take();
@@ -563,6 +571,32 @@ mod tests {
         let later = spec(|spec| (spec.delay_ppm, spec.delay) = (MILLION / 2, Duration::from_micros(50)));
         let (frames, totals) = all_landed(later);
         assert_eq!((frames.len() as u64, totals.injected.held), (FRAMES, 0));
+    }
+
+    #[test]
+    fn no_more_is_held_than_may_be() {
+        const MANY: u64 = HELD_MAX as u64 + 1000;
+        let never = spec(|spec| (spec.delay_ppm, spec.delay) = (MILLION, Duration::from_secs(3600)));
+        let mut queue = FaultyLend::new(wire(MANY), never).unwrap();
+        for _ in 0..MANY {
+            queue.lend(64, &mut |_| ()).unwrap();
+        }
+        assert_eq!(
+            (queue.totals().injected.held, queue.queue.totals().received),
+            (HELD_MAX as u64, HELD_MAX as u64)
+        );
+        let mut pool = PagePool::new(PoolConfig::default());
+        let mut queue = FaultyLand::new(wire(MANY), never).unwrap();
+        for _ in 0..MANY {
+            while queue.room() > 0 {
+                queue.post(pool.alloc().unwrap()).unwrap();
+            }
+            assert!(queue.landed().unwrap().is_none());
+        }
+        assert_eq!(
+            (queue.totals().injected.held, queue.queue.totals().received),
+            (HELD_MAX as u64, HELD_MAX as u64)
+        );
     }
 
     #[test]

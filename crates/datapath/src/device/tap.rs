@@ -61,11 +61,12 @@ impl Lend for TapRx {
             let Some((bytes, offload)) = self.waiting else { break };
             let (shown, is_done) = self.undone.show(&mut self.frame[..bytes], offload, budget - lent, each);
             lent += shown;
+            // At once: a later frame of this call may find that the device is gone.
+            self.received += shown as u64;
             if is_done {
                 self.waiting = None;
             }
         }
-        self.received += lent as u64;
         Ok(lent)
     }
 

@@ -157,6 +157,11 @@ impl Buffers for Pool {
         self.pool.recycle_packet(packet);
     }
 
+    #[inline(always)]
+    fn give_back_with(&mut self, packet: PacketBuf, pages: &mut PagePool) {
+        self.pool.recycle_packet_and_pages(packet, pages);
+    }
+
     fn pinned_bytes(&self) -> Option<u64> {
         None
     }
@@ -179,5 +184,29 @@ impl Buffers for System {
 
     fn pinned_bytes(&self) -> Option<u64> {
         None
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn head_and_page_go_back_to_the_pools_that_they_came_from() {
+        for whole in [true, false] {
+            let mut buffers = Pool::new(PagePool::default(), whole);
+            let mut pages = PagePool::default();
+            let short = buffers.buffer(100).unwrap();
+            let mut long = buffers.buffer(100).unwrap();
+            long.put(100).unwrap();
+            long.attach(pages.alloc().unwrap());
+            for packet in [short, long] {
+                buffers.give_back_with(packet, &mut pages);
+            }
+            for stats in [buffers.pool.stats(), pages.stats()] {
+                assert_eq!((stats.in_flight, stats.in_ring, stats.foreign), (0, 0, 0), "{whole}: {stats:?}");
+            }
+        }
     }
 }

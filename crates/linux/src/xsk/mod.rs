@@ -128,6 +128,8 @@ pub struct XskSocket {
     fill: Producer,
     rx: Option<Consumer>,
     memory: Mapping,
+    /// How many fill entries name each chunk that have not come back in an rx entry: the kernel may write to it.
+    filled: Box<[u32]>,
     spec: XskSpec,
 }
 
@@ -157,6 +159,7 @@ impl XskSocket {
             rx: rx.map(Consumer::new),
             fd,
             memory,
+            filled: vec![0; spec.chunks as usize].into(),
             spec: *spec,
         })
     }
@@ -166,14 +169,15 @@ impl XskSocket {
         &self.spec
     }
 
-    /// The bytes of a chunk. Write to one only while the kernel does not have it (see the module): otherwise
+    /// The bytes of a chunk. Write to one only while the kernel does not send it (see the module): otherwise
     /// frames go out half written.
     ///
     /// # Panics
-    /// When there is no such chunk, as with a slice.
+    /// When there is no such chunk, as with a slice; while the kernel has it to receive into ([`Self::fill`]).
     pub fn chunk_mut(&mut self, chunk: u32) -> &mut [u8] {
         let bytes = self.spec.chunk_bytes as usize;
         assert!(chunk < self.spec.chunks, "chunk {chunk} of {}", self.spec.chunks);
+        assert!(self.filled[chunk as usize] == 0, "chunk {chunk} is the kernel's to receive into");
         self.memory.bytes_mut(chunk as usize * bytes, bytes)
     }
 
@@ -216,16 +220,28 @@ impl XskSocket {
     pub fn fill(&mut self, chunks: &[u32]) -> u32 {
         let chunk_bytes = u64::from(self.spec.chunk_bytes);
         let wanted = u32::try_from(chunks.len()).unwrap_or(u32::MAX);
-        self.fill.produce(wanted, |index| u64::from(chunks[index as usize]) * chunk_bytes)
+        let Self { fill, filled, .. } = self;
+        fill.produce(wanted, |index| {
+            let chunk = chunks[index as usize];
+            // Of others the kernel takes none (`xp_check_aligned`, net/xdp/xsk_buff_pool.c, 6.18).
+            if let Some(entries) = filled.get_mut(chunk as usize) {
+                *entries += 1;
+            }
+            u64::from(chunk) * chunk_bytes
+        })
     }
 
     /// Takes up to `wanted` received pieces; how many. The chunks then belong to this process.
     pub fn receive(&mut self, wanted: u32, mut piece: impl FnMut(Descriptor)) -> u32 {
         let chunk_bytes = u64::from(self.spec.chunk_bytes);
-        let Some(rx) = &mut self.rx else { return 0 };
+        let Self { rx: Some(rx), filled, .. } = self else { return 0 };
         rx.consume(wanted, |entry: libc::xdp_desc| {
+            let chunk = (entry.addr / chunk_bytes) as u32;
+            if let Some(entries) = filled.get_mut(chunk as usize) {
+                *entries = entries.saturating_sub(1);
+            }
             piece(Descriptor {
-                chunk: (entry.addr / chunk_bytes) as u32,
+                chunk,
                 offset: (entry.addr % chunk_bytes) as u32,
                 bytes: entry.len,
                 options: entry.options,

@@ -3,7 +3,7 @@
 //!
 //! What the kernel has is owned by the socket: a page from [`PageReceiver::post`] until a frame came in it, a packet from
 //! [`PageSender::submit`] until its completion. Nobody else can reach these bytes meanwhile, and if a side is dropped before, they
-//! are freed only after the socket is closed.
+//! are freed only after the socket is closed; with zero copy never, as nobody tells when the device is done with them.
 //!
 //! Each socket registers the [`Region`] for itself. With `XDP_SHARED_UMEM` the others would have to use the first one's
 //! mode (`xsk_bind`, net/xdp/xsk.c, 6.18): a device that can do zero copy and one that cannot would both copy. The price is that the
@@ -37,6 +37,10 @@ pub struct PagesSpec {
     pub mode: BindMode,
 }
 
+/// Packets that one call sends in copy mode where nothing else is asked for, and the fewest that can be (`TX_BATCH_SIZE`,
+/// net/xdp/xsk.c, 6.18; EACCES for fewer, and for more than the ring has).
+const BATCH_MIN: u32 = 32;
+
 /// Opens a socket over the region, and takes its two sides apart: each may go to a thread of its own.
 ///
 /// # Errors
@@ -65,10 +69,10 @@ pub fn open_pages(region: &Region, spec: &PagesSpec) -> Result<(PageReceiver, Pa
         return Err(failed("map rings of AF_XDP socket")(io::ErrorKind::NotFound.into()));
     };
     super::bind(&fd, &shape).map_err(failed("bind AF_XDP socket"))?;
-    let budget =
-        super::set_tx_budget(&fd, shape.tx_entries.max(32)).map_err(failed("set XDP_MAX_TX_SKB_BUDGET"))?;
+    let budget = shape.tx_entries <= BATCH_MIN
+        || super::set_tx_budget(&fd, shape.tx_entries).map_err(failed("set XDP_MAX_TX_SKB_BUDGET"))?;
     let left = Mutex::new(Left::default());
-    let socket = Arc::new(Socket { fd, left, region: region.clone(), object });
+    let socket = Arc::new(Socket { fd, left, region: region.clone(), mode: spec.mode, object });
     let receiver = PageReceiver {
         fill: Producer::new(fill),
         rx: Consumer::new(rx),
@@ -92,12 +96,24 @@ pub fn open_pages(region: &Region, spec: &PagesSpec) -> Result<(PageReceiver, Pa
 /// What both sides have of a socket.
 #[derive(Debug)]
 struct Socket {
-    // The order is that of dropping: the kernel is done with the memory when the socket is closed (`xsk_release` waits for its
-    // receive path). Only then is what it had freed.
+    // The order is that of dropping: in copy mode the kernel is done with the memory when the socket is closed (`xsk_release`
+    // waits for its receive path). Only then is what it had freed.
     fd: OwnedFd,
     left: Mutex<Left>,
     region: Region,
+    mode: BindMode,
     object: String,
+}
+
+impl Drop for Socket {
+    /// With zero copy the device is told to stop by a work item, some time after the socket was closed (`xp_release_deferred`,
+    /// net/xdp/xsk_buff_pool.c, 6.18), and may write to these pages until then: nobody gets them again.
+    fn drop(&mut self) {
+        if self.mode == BindMode::ZeroCopy {
+            let left = self.left.get_mut().unwrap_or_else(PoisonError::into_inner);
+            std::mem::forget(std::mem::take(left));
+        }
+    }
 }
 
 /// What the kernel had when a side was dropped.
@@ -368,5 +384,31 @@ impl Drop for PageSender {
     fn drop(&mut self) {
         let mut left = self.socket.left.lock().unwrap_or_else(PoisonError::into_inner);
         left.packets.extend(self.sent.drain(..).map(|(_, packet, _)| packet));
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use pagefrag::{PagePool, PoolConfig, Source};
+
+    use super::*;
+
+    #[test]
+    fn what_a_device_may_still_write_to_is_not_given_out_again() {
+        for (mode, free_pages) in [(BindMode::Copy, 3), (BindMode::ZeroCopy, 1)] {
+            let region = Region::new(3).unwrap();
+            let source = Source::new(region.clone()).share();
+            let mut pool = PagePool::new(PoolConfig::default().with_source(source));
+            let left = Left {
+                pages: vec![pool.alloc().unwrap()],
+                packets: vec![PacketBuf::new(pool.alloc().unwrap(), 0)],
+            };
+            drop(pool);
+            let fd = std::fs::File::open("/dev/null").unwrap().into();
+            let left = Mutex::new(left);
+            drop(Socket { fd, left, region: region.clone(), mode, object: String::new() });
+            assert_eq!(region.free_pages(), free_pages, "{mode:?}");
+        }
     }
 }

@@ -87,10 +87,9 @@ impl Region {
     }
 }
 
-// SAFETY: a page is given out once until it is freed (`Free`), lies wholly in the mapping, which every clone keeps alive,
-// and is aligned to its size, that of a system's page; it is zero, as the kernel made it or as it is made here.
-unsafe impl pagefrag::Memory for Region {
-    fn alloc(&self, layout: Layout) -> Option<NonNull<u8>> {
+impl Region {
+    /// A page that is nobody's, and whether somebody had it before.
+    fn take(&self, layout: Layout) -> Option<(NonNull<u8>, bool)> {
         let Pages { mapping, page_bytes, pages, free } = &*self.0;
         if layout.size() > *page_bytes || layout.align() > *page_bytes {
             return None;
@@ -106,11 +105,24 @@ unsafe impl pagefrag::Memory for Region {
         };
         drop(free);
         let start = mapping.at(page as usize * page_bytes, *page_bytes, 1);
+        NonNull::new(start).map(|start| (start, is_used))
+    }
+}
+
+// SAFETY: a page is given out once until it is freed (`Free`), lies wholly in the mapping, which every clone keeps alive,
+// and is aligned to its size, that of a system's page; from `alloc` it is zero, as the kernel made it or as it is made here.
+unsafe impl pagefrag::Memory for Region {
+    fn alloc(&self, layout: Layout) -> Option<NonNull<u8>> {
+        let (start, is_used) = self.take(layout)?;
         if is_used {
-            // SAFETY: `at` checked that the page is in the mapping, and it is nobody's at the moment.
-            unsafe { start.write_bytes(0, *page_bytes) };
+            // SAFETY: the page has so many bytes, and it is nobody's at the moment.
+            unsafe { start.write_bytes(0, self.0.page_bytes) };
         }
-        NonNull::new(start)
+        Some(start)
+    }
+
+    fn alloc_used(&self, layout: Layout) -> Option<NonNull<u8>> {
+        self.take(layout).map(|(start, _)| start)
     }
 
     unsafe fn free(&self, data: NonNull<u8>, _layout: Layout) {
@@ -127,7 +139,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_page_is_given_out_once_and_comes_back_zeroed() {
+    fn every_page_is_given_out_once_and_comes_back() {
         let region = Region::new(3).unwrap();
         let source = Source::new(region.clone()).share();
         let mut pool = PagePool::new(PoolConfig::default().with_source(source));
@@ -140,8 +152,11 @@ mod tests {
         assert_eq!(region.free_pages(), 0);
         drop((pages, pool));
         assert_eq!(region.free_pages(), 3);
-        let mut pool = PagePool::new(PoolConfig::default().with_source(Source::new(region.clone()).share()));
-        assert!(pool.alloc().unwrap().iter().all(|&byte| byte == 0));
+        let source = Source::new(region.clone()).share();
+        let mut pool = PagePool::new(PoolConfig::default().with_source(source.clone()));
+        assert!(pool.alloc().unwrap().iter().all(|&byte| byte == 0xff), "a pool needs no zeros");
+        let mut cache = pagefrag::PollCache::with_source(source);
+        assert!(cache.alloc(100, Align::CACHE_LINE).unwrap().iter().all(|&byte| byte == 0));
     }
 
     #[test]

@@ -129,6 +129,15 @@ impl PagePool {
         packet.end(|counted| self.recycle_counted(counted));
     }
 
+    /// The same for a packet whose pieces may be pages of another pool of this thread: each goes to its own.
+    #[inline]
+    pub fn recycle_packet_and_pages(&mut self, packet: PacketBuf, other: &mut PagePool) {
+        packet.end(|counted| match counted {
+            Counted::Page(part) if part.is_kept_by(&self.home) => self.recycle_part(part),
+            counted => other.recycle_counted(counted),
+        });
+    }
+
     /// Ends a piece of a packet: as [`recycle`](PagePool::recycle) if it is a page; any other is dropped.
     #[inline]
     pub fn recycle_piece(&mut self, piece: Piece) {
