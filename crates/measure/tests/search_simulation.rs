@@ -421,7 +421,7 @@ proptest! {
         limits in any_limits(),
         at in -0.2f64..1.2,
         sender_at in -0.2f64..1.2,
-        honesty in 0.5f64..1.0,
+        honesty in 0.5f64..1.5,
     ) {
         let range = limits.max_pps / limits.min_pps;
         let capacity = limits.min_pps * range.powf(at);
