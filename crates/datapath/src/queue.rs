@@ -58,6 +58,20 @@ impl Outlet {
         self.shared.packets.capacity()
     }
 
+    /// Ends what waits, where nobody will read it any more. How many packets that were.
+    pub fn discard(&self) -> u64 {
+        let mut packets = 0;
+        while self.shared.packets.pop().is_some() {
+            packets += 1;
+        }
+        packets
+    }
+
+    /// Whether it was said that nothing will come any more.
+    pub fn is_closed(&self) -> bool {
+        self.shared.closed.load(Ordering::Acquire)
+    }
+
     /// Says that nothing will come any more.
     pub fn close(&self) {
         self.shared.closed.store(true, Ordering::Release);

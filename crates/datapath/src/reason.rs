@@ -59,6 +59,7 @@ reasons! {
     SocketFull "socket-buffer" "The receiver's queue was full.",
     BacklogFull "backlog" "The backlog of the CPU that it was steered to was full.",
     FlowLimit "flow-limit" "Its flow had more than half of a backlog that was half full.",
+    Abandoned "abandoned" "It waited in a backlog whose thread had to end, because a device failed.",
     TxFull "tx-ring" "The device that it was to leave through had no room.",
     Injected "fault-injection" "Lost on purpose.",
 }

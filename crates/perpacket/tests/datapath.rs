@@ -217,6 +217,22 @@ fn captured(file: &str) -> Vec<Vec<u8>> {
 }
 
 #[test]
+fn what_waited_for_a_thread_whose_device_failed_is_accounted_for() {
+    let scratch = Scratch::new();
+    let full = scratch.file("full.pcap");
+    std::os::unix::fs::symlink("/dev/full", &full).unwrap();
+    let tx = format!("pcap:{full}");
+    let args = ["datapath", "steer", "--backlog", "100000", "-n", "100000", "--tx", &tx, "--json", "-"];
+    let done = perpacket(&args);
+    assert_eq!(done.code, Some(2), "{done:?}");
+    assert!(done.stderr.contains("No space left"), "{done:?}");
+    let record = record::read(done.stdout.as_bytes()).unwrap_or_else(|error| panic!("{error}: {done:?}"));
+    let (sent, received, abandoned) = ledger(&record, "abandoned");
+    assert!(record.ledgers().all(|book| book.unaccounted() == 0), "{record:?}");
+    assert!(sent > 0 && abandoned > 0, "{sent} sent, {received} received, {abandoned} abandoned");
+}
+
+#[test]
 fn faults_are_the_same_for_the_same_seed_and_all_accounted_for() {
     let faults = "drop=2%,corrupt=2%,reorder=2%,duplicate=2%,delay=2%@1ms";
     let args = ["forward", "--fault", faults, "-n", "50000", "--seed", "5"];
@@ -332,6 +348,8 @@ fn what_cannot_be_is_refused_with_what_would_work() {
         (&["drop", "--cpus", "0,1"], "2 CPUs for 1 threads"),
         (&["drop", "--cpus", "999999"], "CPU 999999 is not allowed"),
         (&["drop", "--rx", &pcap, "--threads", "2"], "use --threads 1"),
+        (&["steer", "--cpus", "0,0", "--tx", "tap:x"], "name one CPU with --cpus"),
+        (&["drop", "-n", "5", "--fault", "drop=100%"], "give a time"),
         (&["drop", "--rx", &pcap, "--frame", "64"], "use --rx synthetic"),
         (&["drop", "--frame", "63"], "64 to 9216 bytes"),
         (&["drop", "--lock", "queue"], "use --tx dummy"),

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail};
 use datapath::stage::PortAddress;
 use datapath::stage::forward::{ForwardConfig, Port, Route, Router, StaticNeighbour, Towards};
 use datapath::table::synthetic::{self, Numbers};
@@ -50,28 +50,47 @@ impl Tables {
 
 impl Routing {
     fn make(prefixes: u32) -> Result<Self> {
-        let table = synthetic::ipv4(prefixes as usize, NEXT_HOPS, SEED);
-        let gateway = |index: usize| IpAddr::V4(Ipv4Addr::new(198, 18, 1, index as u8 + 2));
-        let routes =
-            table.as_slice().iter().filter(|route| is_elsewhere(route.prefix.address())).map(|route| Route {
-                network: IpAddr::V4(route.prefix.address().into()),
-                prefix_bits: route.prefix.length(),
-                towards: Towards::Gateway { address: gateway(route.next_hop.index()), port: Some(1) },
-            });
-        let neighbours = (0..NEXT_HOPS).map(|index| StaticNeighbour {
-            address: gateway(index.into()),
-            port: Some(1),
-            mac: MacAddress([2, 0, 0, 0, 3, index as u8]),
-        });
+        let made_up = MadeUp::new(prefixes as usize, SEED, Ipv4Addr::new(198, 18, 1, 2), 1)?;
         let config = ForwardConfig {
             ports: vec![port(PORT_MAC, PORT_ADDRESS), port(EGRESS_MAC, Ipv4Addr::new(198, 18, 1, 1))],
-            routes: routes.collect(),
-            neighbours: neighbours.collect(),
+            routes: made_up.routes,
+            neighbours: made_up.neighbours,
             ..ForwardConfig::default()
+        };
+        Ok(Self { router: Router::new(&config)?, destinations: made_up.destinations })
+    }
+}
+
+/// Made-up prefixes, the routers that they lead to, and addresses within them.
+pub(super) struct MadeUp {
+    pub(super) routes: Vec<Route>,
+    pub(super) neighbours: Vec<StaticNeighbour>,
+    pub(super) destinations: Arc<[u32]>,
+}
+
+impl MadeUp {
+    /// So many prefixes, behind routers with addresses from the first one on, all at one port.
+    pub(super) fn new(prefixes: usize, seed: u64, first_hop: Ipv4Addr, port: u8) -> Result<Self> {
+        let table = synthetic::ipv4(prefixes, NEXT_HOPS, seed);
+        let hop = |index: usize| IpAddr::V4((first_hop.to_bits() + index as u32).into());
+        let made_up = table.as_slice().iter().filter(|route| is_elsewhere(route.prefix.address()));
+        let routes = made_up.map(|route| Route {
+            network: IpAddr::V4(route.prefix.address().into()),
+            prefix_bits: route.prefix.length(),
+            towards: Towards::Gateway { address: hop(route.next_hop.index()), port: Some(port) },
+        });
+        let neighbour = |index: u16| StaticNeighbour {
+            address: hop(index.into()),
+            port: Some(port),
+            mac: MacAddress([2, 0, 0, 0, 3, index as u8]),
         };
         let within: Vec<(u32, u8)> =
             table.as_slice().iter().map(|route| (route.prefix.address(), route.prefix.length())).collect();
-        Ok(Self { router: Router::new(&config)?, destinations: destinations(&within, SEED)? })
+        Ok(Self {
+            routes: routes.collect(),
+            neighbours: (0..NEXT_HOPS).map(neighbour).collect(),
+            destinations: destinations(&within, seed)?,
+        })
     }
 }
 
@@ -81,7 +100,7 @@ fn port(mac: [u8; 6], address: Ipv4Addr) -> Port {
 }
 
 /// Addresses of hosts, each within a prefix drawn at random.
-pub(super) fn destinations(prefixes: &[(u32, u8)], seed: u64) -> Result<Arc<[u32]>> {
+fn destinations(prefixes: &[(u32, u8)], seed: u64) -> Result<Arc<[u32]>> {
     let (least, most) = DESTINATIONS;
     let wanted = prefixes.len().next_power_of_two().clamp(least, most);
     let mut numbers = Numbers::new(seed);
@@ -97,13 +116,12 @@ pub(super) fn destinations(prefixes: &[(u32, u8)], seed: u64) -> Result<Arc<[u32
             return Ok(addresses.into());
         }
     }
-    ensure!(false, "its prefixes hold no addresses that packets are forwarded to");
-    Ok(addresses.into())
+    bail!("its prefixes hold no addresses that packets are forwarded to")
 }
 
 /// Whether a prefix that was made up does not begin among the addresses that our own links have (198.18.0.0/15): it may be that
 /// of a link.
-pub(super) fn is_elsewhere(address: u32) -> bool {
+fn is_elsewhere(address: u32) -> bool {
     address >> 17 != u32::from_be_bytes([198, 18, 0, 0]) >> 17
 }
 

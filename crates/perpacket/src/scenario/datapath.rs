@@ -258,6 +258,11 @@ impl Datapath {
         check(&self)?;
         Ok(self)
     }
+
+    /// Threads that send to the device `tx`: those that work on backlogs where packets are steered, else those that receive.
+    pub(crate) fn senders(&self) -> usize {
+        self.steer.as_ref().map_or(self.run.threads, |steer| steer.cpus.len())
+    }
 }
 
 /// Every key that a scenario of `datapath` can have, from a whole one.

@@ -214,6 +214,10 @@ fn check_running(scenario: &Datapath) -> Result<()> {
         !endless || run.count.is_some() || run.time_s.is_some(),
         "nothing ends the run: give a count or a time"
     );
+    ensure!(
+        !endless || run.time_s.is_some() || scenario.fault.is_none_or(|fault| fault.drop_ppm < 1_000_000),
+        "--fault drop=100%: no frame is ever received, so that a count does not end the run; give a time"
+    );
     if let Some(frames) = &scenario.frames {
         ensure!(
             FRAME_BYTES.contains(&frames.frame_bytes),
@@ -240,18 +244,20 @@ fn check_threads(scenario: &Datapath) -> Result<()> {
         run.cpus.len(),
         run.threads
     );
-    if run.threads > 1 {
-        for word in devices.receiving().into_iter().chain(devices.sending()) {
-            let why = match word {
-                DeviceWord::AfPacket(_) if devices.tx.as_ref() != Some(word) => {
-                    "each thread would get every frame"
-                }
-                DeviceWord::Pcap(_) if devices.tx.as_ref() != Some(word) => "a file has one order",
-                DeviceWord::Tap(_) | DeviceWord::AfXdp { queue: Some(_), .. } => "it is one queue",
-                _ => continue,
-            };
-            bail!("--threads {} with {word}: {why}; use --threads 1", run.threads);
+    for word in devices.receiving().into_iter().chain(&devices.tx) {
+        let sends = devices.tx.as_ref() == Some(word);
+        let users = if sends { scenario.senders() } else { run.threads };
+        let why = match word {
+            _ if users == 1 => continue,
+            DeviceWord::AfPacket(_) if !sends => "each thread would get every frame",
+            DeviceWord::Pcap(_) if !sends => "a file has one order",
+            DeviceWord::Tap(_) | DeviceWord::AfXdp { queue: Some(_), .. } => "it is one queue",
+            _ => continue,
+        };
+        if users == run.threads {
+            bail!("--threads {users} with {word}: {why}; use --threads 1");
         }
+        bail!("{users} CPUs to steer to, and each sends to {word}: {why}; name one CPU with --cpus");
     }
     let dummies = devices.sending().iter().any(|word| matches!(word, DeviceWord::Dummy { .. }));
     ensure!(
@@ -261,7 +267,7 @@ fn check_threads(scenario: &Datapath) -> Result<()> {
     if let (Some(DeviceWord::Dummy { queues: Some(queues) }), Some(device::Lock::None)) =
         (&devices.tx, devices.lock)
     {
-        let users = scenario.steer.as_ref().map_or(run.threads, |steer| steer.cpus.len());
+        let users = scenario.senders();
         ensure!(
             *queues >= users,
             "--lock none with {users} threads and {queues} queues: without a lock each thread needs a queue of its own; use \

@@ -11,7 +11,7 @@ use measure::record::{
 
 use super::plan::Leftovers;
 use super::threads::{Done, Polled, Role};
-use crate::device::DeviceWord;
+use crate::device::{DeviceWord, RxMode};
 use crate::scenario::Datapath;
 
 /// The account of a run.
@@ -54,7 +54,7 @@ impl Account {
             queues: queues(scenario, &done, &leftovers),
             events,
             faults: scenario.fault.is_some().then(|| faults(&total(&done).injected)),
-            memory: memory(scenario.receive.mode.copies(), &done, &leftovers),
+            memory: memory(scenario.receive.mode == RxMode::Copy, &done, &leftovers),
             ..Results::default()
         };
         Self { ledger, results, failure }

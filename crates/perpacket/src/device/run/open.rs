@@ -72,7 +72,8 @@ impl<'a> Ground<'a> {
         let mut pages = 0;
         for (name, queue) in sockets {
             let link = allowed_link(name)?;
-            pages += xdp_spec(&link, queue, scenario.run.threads).pages();
+            let threads = scenario.run.threads.max(scenario.senders());
+            pages += xdp_spec(&link, queue, threads).pages();
         }
         let memory = (pages > 0).then(|| PacketMemory::new(pages)).transpose()?;
         Ok(Self { scenario, frames, memory })

@@ -93,8 +93,9 @@ impl Lend for CaptureQueue {
         while frames < budget && self.next()? {
             each(&self.frame);
             frames += 1;
+            // One by one: what comes before damage has been received.
+            self.received += 1;
         }
-        self.received += frames as u64;
         Ok(frames)
     }
 
@@ -175,9 +176,12 @@ impl CaptureSink {
 impl Shared {
     fn write(&mut self, ns: u64, frame: &[u8]) -> Result<(), DeviceError> {
         let Some(writer) = &mut self.writer else { return Ok(()) };
+        // A part of a frame may stand there already: what came behind it could not be read.
+        if let Some(failure) = &self.failure {
+            return Err(DeviceError::Setup(failure.clone()));
+        }
         writer.write(ns, frame).map_err(|source| {
-            self.failure
-                .get_or_insert_with(|| format!("write the capture file {}: {source}", self.path.display()));
+            self.failure = Some(format!("write the capture file {}: {source}", self.path.display()));
             DeviceError::File {
                 doing: "write the capture file",
                 path: self.path.display().to_string(),

@@ -21,8 +21,9 @@ use measure::record::Warning;
 
 use super::open::{self, Facts, FrameSource, Ground, Opened, Use};
 use super::pcap::CaptureSink;
-use super::stages::{self, MadeUp};
+use super::stages;
 use super::threads::{Consumer, Lane, Role};
+use crate::device::tables::MadeUp;
 use crate::device::{Destinations, DeviceWord, RxMode, RxQueue, page_pool, ports, receiver};
 use crate::scenario::{Datapath, StageName};
 
@@ -93,7 +94,7 @@ struct Builder<'a> {
 
 impl<'a> Builder<'a> {
     fn new(scenario: &'a Datapath) -> Result<Self> {
-        let table = MadeUp::new(scenario)?;
+        let table = stages::made_up(scenario)?;
         let destinations = match &table {
             Some(table) => Destinations::List(Arc::clone(&table.destinations)),
             None => Destinations::One(crate::device::hosts::BEHIND),
@@ -106,8 +107,7 @@ impl<'a> Builder<'a> {
         let wanted = Use { receivers: threads, senders: if answers { threads } else { 0 } };
         let open = |word: &&DeviceWord| open::open(word, &ground, wanted);
         let rx: Vec<Opened> = devices.receiving().iter().map(open).collect::<Result<_>>()?;
-        let senders = scenario.steer.as_ref().map_or(threads, |steer| steer.cpus.len());
-        let wanted = Use { receivers: 0, senders };
+        let wanted = Use { receivers: 0, senders: scenario.senders() };
         let tx = devices.tx.as_ref().map(|word| open::open(word, &ground, wanted)).transpose()?;
         let witness = scenario.capture.as_deref().map(CaptureSink::create).transpose()?;
         let mut leftovers = Leftovers { sinks: witness.iter().cloned().collect(), ..Leftovers::default() };
@@ -165,7 +165,7 @@ impl<'a> Builder<'a> {
             stages::forward(self.scenario, &self.facts(), self.table.as_ref(), workers.len())?;
         self.leftovers.table = Some(table);
         let workers = workers.into_iter().zip(routers).map(|(worker, router)| worker.stage(router)).collect();
-        Ok(with_ports(workers, self.senders()))
+        with_ports(workers, self.senders())
     }
 
     /// Workers that give datagrams to queues, and the threads that read these. Where answers can be sent, a router behind that
@@ -200,7 +200,7 @@ impl<'a> Builder<'a> {
             }
         };
         let workers = workers.into_iter().map(with_stages).collect();
-        Ok((with_ports(workers, self.senders()), consumers, outlets))
+        Ok((with_ports(workers, self.senders())?, consumers, outlets))
     }
 
     /// Workers that deal flows out to the backlogs of CPUs, and the threads that work on these.
@@ -217,7 +217,7 @@ impl<'a> Builder<'a> {
             Some(_) => self.routed(behind)?,
             None => behind.into_iter().map(|worker| worker.stage(EarlyDrop)).collect(),
         };
-        let lane = |(worker, &cpu): (Worker, &usize)| Lane {
+        let lane = |((worker, &cpu), outlet): ((Worker, &usize), &Outlet)| Lane {
             role: Role::Backlog,
             cpu,
             worker,
@@ -225,8 +225,9 @@ impl<'a> Builder<'a> {
             budget: self.scenario.receive.budget,
             sleeps: !self.scenario.receive.busy,
             outlets: Vec::new(),
+            backlog: Some(outlet.clone()),
         };
-        let lanes = behind.into_iter().zip(&steer.cpus).map(lane).collect();
+        let lanes = behind.into_iter().zip(&steer.cpus).zip(&outlets).map(lane).collect();
         let hash = Toeplitz::new(&Key::MICROSOFT);
         let with_stage = |worker: Worker| -> Result<Worker> {
             let spread = Spread::Cpus(CpuMap::new((0..cpus as u16).collect())?);
@@ -294,13 +295,18 @@ fn decorated(
 }
 
 /// Each worker with its queue of each port.
-fn with_ports(workers: Vec<Worker>, ports: Vec<Vec<Box<dyn Transmit>>>) -> Vec<Worker> {
-    let mut workers: Vec<Worker> = workers;
+fn with_ports(mut workers: Vec<Worker>, ports: Vec<Vec<Box<dyn Transmit>>>) -> Result<Vec<Worker>> {
     for queues in ports {
+        ensure!(
+            queues.len() == workers.len(),
+            "{} threads send, and a device was opened with {} queues: each needs its own",
+            workers.len(),
+            queues.len()
+        );
         let joined = workers.into_iter().zip(queues);
         workers = joined.map(|(worker, queue)| worker.port(queue)).collect();
     }
-    workers
+    Ok(workers)
 }
 
 impl Builder<'_> {
@@ -317,6 +323,7 @@ impl Builder<'_> {
             budget: receive.budget,
             sleeps: !receive.busy && devices.receiving().iter().all(|word| word.is_kernel()),
             outlets,
+            backlog: None,
         }
     }
 

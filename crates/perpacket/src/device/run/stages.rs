@@ -1,7 +1,6 @@
 //! Stages from what a scenario says about the network.
 
-use std::net::{IpAddr, Ipv4Addr};
-use std::sync::Arc;
+use std::net::Ipv4Addr;
 
 use anyhow::{Context, Result};
 use datapath::stage::PortAddress;
@@ -9,57 +8,23 @@ use datapath::stage::filter::{Action, Network, Rule};
 use datapath::stage::forward::{
     Forward, ForwardConfig, Port, Route, Router, StaticNeighbour, TableFacts, Towards,
 };
-use datapath::table::synthetic;
 use datapath::wire::ethernet::MacAddress;
 
 use super::open::Facts;
-use crate::device::tables::{destinations, is_elsewhere};
+use crate::device::tables::MadeUp;
 use crate::device::{Prefix, RouteWord, RuleWord};
 use crate::scenario::Datapath;
 
 /// Ethernet addresses of ports whose devices have none, as those of TAP devices: local ones, by number.
 const OWN_MAC: [u8; 5] = [0x02, 0x70, 0x70, 0x6b, 0x74];
 
-/// Routers that made-up prefixes lead to: few, as a real router has.
-const NEXT_HOPS: u16 = 16;
-/// The first of them, on the network of a synthetic device.
+/// The first router that made-up prefixes lead to, on the network of a synthetic device.
 const FIRST_HOP: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 16);
 
-/// Made-up prefixes, and addresses within them.
-pub(super) struct MadeUp {
-    routes: Vec<Route>,
-    neighbours: Vec<StaticNeighbour>,
-    pub(super) destinations: Arc<[u32]>,
-}
-
-impl MadeUp {
-    /// As many as the scenario says.
-    pub(super) fn new(scenario: &Datapath) -> Result<Option<Self>> {
-        let (prefixes, seed) = (scenario.network.prefixes as usize, scenario.run.seed);
-        if prefixes == 0 {
-            return Ok(None);
-        }
-        let table = synthetic::ipv4(prefixes, NEXT_HOPS, seed);
-        let hop = |index: usize| IpAddr::V4((FIRST_HOP.to_bits() + index as u32).into());
-        let made_up = table.as_slice().iter().filter(|route| is_elsewhere(route.prefix.address()));
-        let routes = made_up.map(|route| Route {
-            network: IpAddr::V4(route.prefix.address().into()),
-            prefix_bits: route.prefix.length(),
-            towards: Towards::Gateway { address: hop(route.next_hop.index()), port: Some(0) },
-        });
-        let neighbour = |index: u16| StaticNeighbour {
-            address: hop(index.into()),
-            port: Some(0),
-            mac: MacAddress([2, 0, 0, 0, 3, index as u8]),
-        };
-        let within: Vec<(u32, u8)> =
-            table.as_slice().iter().map(|route| (route.prefix.address(), route.prefix.length())).collect();
-        Ok(Some(Self {
-            routes: routes.collect(),
-            neighbours: (0..NEXT_HOPS).map(neighbour).collect(),
-            destinations: destinations(&within, seed)?,
-        }))
-    }
+/// As many made-up prefixes as the scenario says; none where it says none.
+pub(super) fn made_up(scenario: &Datapath) -> Result<Option<MadeUp>> {
+    let prefixes = scenario.network.prefixes as usize;
+    (prefixes > 0).then(|| MadeUp::new(prefixes, scenario.run.seed, FIRST_HOP, 0)).transpose()
 }
 
 /// The router of each of so many workers.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use datapath::device::{RxTotals, TxTotals};
 use datapath::queue::{Inlet, Outlet};
-use datapath::{Ledger, Worker};
+use datapath::{Ledger, Reason, Worker};
 use linux::{clock, cpu};
 
 /// How often the one who waits looks around.
@@ -45,6 +45,8 @@ pub(crate) struct Lane {
     pub(crate) sleeps: bool,
     /// Queues that it puts packets in. They end with the last thread that receives.
     pub(crate) outlets: Vec<Outlet>,
+    /// The other end of the queue that a backlog's thread reads.
+    pub(crate) backlog: Option<Outlet>,
 }
 
 /// A thread that reads the queue of a UDP port.
@@ -109,6 +111,7 @@ pub(crate) fn run(
         count: together,
     };
     let shared = &shared;
+    let queues: Vec<Outlet> = lanes.iter().flat_map(|lane| &lane.outlets).cloned().collect();
     thread::scope(|scope| {
         let mut threads = Vec::new();
         let jobs =
@@ -119,8 +122,9 @@ pub(crate) fn run(
             match started.with_context(|| format!("start thread {number} of the device under test")) {
                 Ok(thread) => threads.push(thread),
                 Err(error) => {
-                    // Dropped queues end those who read them.
                     shared.stop.store(true, Ordering::Relaxed);
+                    // The others wait for them, and who would close them may not have been started.
+                    queues.iter().for_each(Outlet::close);
                     return Err(error);
                 }
             }
@@ -156,6 +160,7 @@ impl Lane {
     fn work(mut self, shared: &Shared) -> Done {
         let (begin, thread) = (clock::monotonic_ns(), clock::thread_cpu_ns());
         let mut waits = 0;
+        let ending = Ending { shared, outlets: std::mem::take(&mut self.outlets), role: self.role };
         let polled =
             cpu::pin(self.cpu).map_err(anyhow::Error::from).and_then(|()| self.poll_all(shared, &mut waits));
         let (wall_ns, cpu_ns) = (clock::monotonic_ns() - begin, clock::thread_cpu_ns() - thread);
@@ -163,10 +168,11 @@ impl Lane {
             shared.stop.store(true, Ordering::Relaxed);
         }
         let settled = self.settle();
-        if self.role == Role::Receive && shared.receivers.fetch_sub(1, Ordering::AcqRel) == 1 {
-            self.outlets.iter().for_each(Outlet::close);
+        drop(ending);
+        let mut ledger = self.worker.ledger();
+        if polled.is_err() {
+            ledger.drops.count(Reason::Abandoned, self.abandoned());
         }
-        let ledger = self.worker.ledger();
         let (polls, full_polls) = self.worker.polls();
         Done {
             role: self.role,
@@ -231,6 +237,21 @@ impl Lane {
         Ok(())
     }
 
+    /// Packets of a backlog that nobody will work on, until nothing more is put into it.
+    fn abandoned(&self) -> u64 {
+        let Some(backlog) = &self.backlog else { return 0 };
+        let mut packets = 0;
+        loop {
+            // In this order: nothing is put in after the close.
+            let is_closed = backlog.is_closed();
+            packets += backlog.discard();
+            if is_closed {
+                return packets;
+            }
+            thread::sleep(NAP);
+        }
+    }
+
     /// Lets stages and devices finish, for a time at most: what is left then is in the ledger as held.
     fn settle(&mut self) -> Result<()> {
         let begin = clock::monotonic_ns();
@@ -241,6 +262,25 @@ impl Lane {
                 return Ok(());
             }
             thread::sleep(NAP);
+        }
+    }
+}
+
+/// The end of a thread, however it comes: the last one that receives closes the queues, for whose readers it would be none
+/// otherwise.
+struct Ending<'a> {
+    shared: &'a Shared,
+    outlets: Vec<Outlet>,
+    role: Role,
+}
+
+impl Drop for Ending<'_> {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            self.shared.stop.store(true, Ordering::Relaxed);
+        }
+        if self.role == Role::Receive && self.shared.receivers.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.outlets.iter().for_each(Outlet::close);
         }
     }
 }
