@@ -106,9 +106,6 @@ const MAX_THREADS: u32 = 256;
 /// Prefixes in a routing table where nothing else is asked for: few enough for the fastest cache.
 pub(crate) const PREFIXES: u32 = 10;
 
-/// The most prefixes: those of a full Internet table.
-const MAX_PREFIXES: u32 = 1_000_000;
-
 impl Default for Setting {
     fn default() -> Self {
         Self {
@@ -156,9 +153,10 @@ impl Setting {
             self.queues.unwrap_or_default()
         );
         ensure!(
-            (1..=MAX_PREFIXES).contains(&self.prefixes),
-            "prefixes = {}: a table has 1 to {MAX_PREFIXES} prefixes",
-            self.prefixes
+            (1..=crate::device::MAX_PREFIXES).contains(&self.prefixes),
+            "prefixes = {}: a table has 1 to {} prefixes",
+            self.prefixes,
+            crate::device::MAX_PREFIXES
         );
         let name_like =
             |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"_-".contains(&byte);
@@ -248,9 +246,6 @@ pub(crate) enum PathName {
 /// and the FCS.
 const KERNEL_FRAME_BYTES: RangeInclusive<u32> = 64..=1_518;
 
-/// Frame sizes that the device in user space takes: up to an MTU of 9,000.
-const DATAPATH_FRAME_BYTES: RangeInclusive<u32> = 64..=9_018;
-
 impl PathName {
     /// Every path, those of the kernel first, each kind from the cheapest on.
     pub(crate) const ALL: [Self; 14] = [
@@ -277,7 +272,7 @@ impl PathName {
 
     /// The frame sizes that it takes, in bytes with the FCS.
     pub(crate) fn frame_sizes(self) -> RangeInclusive<u32> {
-        if self.is_datapath() { DATAPATH_FRAME_BYTES } else { KERNEL_FRAME_BYTES }
+        if self.is_datapath() { crate::device::FRAME_BYTES } else { KERNEL_FRAME_BYTES }
     }
 
     /// Refuses a frame that it does not take.

@@ -432,7 +432,7 @@ pub(crate) struct SettingArgs {
 #[command(next_help_heading = "Datapath paths")]
 pub(crate) struct DeviceArgs {
     /// Where the buffers come from that frames are copied into: poll (page fragments of this poll loop),
-    /// poll-dropped (the same, each ended by an atomic operation), any-context (behind a spin lock),
+    /// poll-drop (the same, each ended by an atomic operation), any-context (behind a spin lock),
     /// any-context-mutex, page-pool, page-pool-frag or system
     #[arg(long, value_name = "ALLOC", default_value_t)]
     pub(crate) alloc: Alloc,

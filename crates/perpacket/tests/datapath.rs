@@ -40,7 +40,7 @@ fn ledger(record: &Record, reason: &str) -> (u64, u64, u64) {
 #[test]
 fn every_stage_takes_every_allocator_and_way_to_receive() {
     let copying =
-        ["poll", "poll-dropped", "any-context", "any-context-mutex", "page-pool", "page-pool-frag", "system"];
+        ["poll", "poll-drop", "any-context", "any-context-mutex", "page-pool", "page-pool-frag", "system"];
     let mut ways: Vec<Vec<&str>> = Vec::new();
     for mode in ["copy", "copy-break", "copy-break:100"] {
         ways.extend(copying.map(|alloc| vec!["--receive", mode, "--alloc", alloc]));

@@ -33,7 +33,7 @@ fn every_path_is_measured_and_accounted_for() {
 #[test]
 fn every_allocator_and_every_way_to_receive_loses_nothing() {
     let allocators =
-        ["poll", "poll-dropped", "any-context", "any-context-mutex", "page-pool", "page-pool-frag", "system"];
+        ["poll", "poll-drop", "any-context", "any-context-mutex", "page-pool", "page-pool-frag", "system"];
     let run = |path, alloc, rx| {
         let setting =
             ["--alloc", alloc, "--rx", rx, "--frame", "64,1518", "--time", "50ms", "--slice", "500"];

@@ -40,6 +40,8 @@ pub struct PagesSpec {
 /// Packets that one call sends in copy mode where nothing else is asked for, and the fewest that can be (`TX_BATCH_SIZE`,
 /// net/xdp/xsk.c, 6.18; EACCES for fewer, and for more than the ring has).
 const BATCH_MIN: u32 = 32;
+/// The kernel's CPU wrote the frames, so that the first look at each waits for its line: it is asked for so many frames before.
+const PREFETCHED: u32 = 8;
 
 /// Opens a socket over the region, and takes its two sides apart: each may go to a thread of its own.
 ///
@@ -206,7 +208,10 @@ impl PageReceiver {
     pub fn receive(&mut self) -> Option<Received> {
         loop {
             let entry: libc::xdp_desc = self.rx.take()?;
-            let page_bytes = self.socket.region.page_bytes();
+            let Socket { region, .. } = self.socket.as_ref();
+            self.rx
+                .look_ahead(PREFETCHED, |next: libc::xdp_desc| region.mapping().prefetch(next.addr as usize));
+            let page_bytes = region.page_bytes();
             let (place, offset) = (entry.addr as usize / page_bytes, entry.addr as usize % page_bytes);
             let page = self.posted.get_mut(place).and_then(Option::take);
             let l2_bytes = entry.len as usize;

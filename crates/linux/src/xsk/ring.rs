@@ -149,6 +149,8 @@ pub(super) struct Consumer {
     released: u32,
     /// What the other side had produced when last looked at.
     produced: u32,
+    /// What [`Self::look_ahead`] has shown.
+    shown: u32,
 }
 
 /// Entries that are read one by one are given back so many at a time: each time costs the other side's CPU a cache line.
@@ -157,7 +159,7 @@ const RELEASE_BATCH: u32 = 32;
 impl Consumer {
     pub(super) fn new(ring: Ring) -> Self {
         let consumed = ring.memory.word32(ring.consumer_at).load(Ordering::Relaxed);
-        Self { ring, consumed, released: consumed, produced: consumed }
+        Self { ring, consumed, released: consumed, produced: consumed, shown: consumed }
     }
 
     /// Reads up to `wanted` entries, as far as there are any, and gives their places back; how many.
@@ -184,6 +186,23 @@ impl Consumer {
             self.release();
         }
         Some(entry)
+    }
+
+    /// Shows entries, of those known to be there, up to `distance` ahead of the one that was taken last, each once.
+    #[inline]
+    pub(super) fn look_ahead<E: Entry>(&mut self, distance: u32, mut entry: impl FnMut(E)) {
+        let known = self.produced.wrapping_sub(self.consumed).min(distance);
+        // What was taken needs not be shown any more.
+        let mut ahead = self.shown.wrapping_sub(self.consumed);
+        if ahead > self.ring.size {
+            ahead = 0;
+        }
+        while ahead < known {
+            let at = self.ring.place(self.consumed.wrapping_add(ahead), size_of::<E>());
+            entry(E::read(&self.ring.memory, at));
+            ahead += 1;
+        }
+        self.shown = self.consumed.wrapping_add(ahead);
     }
 
     /// How many entries there are.
@@ -269,6 +288,27 @@ mod tests {
                 std::thread::yield_now();
             }
         });
+    }
+
+    #[test]
+    fn what_is_ahead_is_shown_once_and_stays() {
+        let (mut producer, mut consumer) = ends(8, u32::MAX - 2);
+        let ahead = |consumer: &mut Consumer| {
+            let mut seen = Vec::new();
+            consumer.look_ahead(3, |value: u64| seen.push(value));
+            seen
+        };
+        assert_eq!(ahead(&mut consumer), []);
+        producer.produce(6, u64::from);
+        assert_eq!(consumer.take::<u64>(), Some(0));
+        assert_eq!(ahead(&mut consumer), [1, 2, 3]);
+        assert_eq!(ahead(&mut consumer), []);
+        assert_eq!((consumer.take::<u64>(), ahead(&mut consumer)), (Some(1), vec![4]));
+        // Some are taken without a look ahead.
+        (2..6).for_each(|value| assert_eq!(consumer.take(), Some(value)));
+        assert_eq!(ahead(&mut consumer), []);
+        producer.produce(2, |n| u64::from(n) + 6);
+        assert_eq!((consumer.take::<u64>(), ahead(&mut consumer)), (Some(6), vec![7]));
     }
 
     proptest! {

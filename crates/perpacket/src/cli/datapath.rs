@@ -88,7 +88,7 @@ pub(crate) struct ReceiveArgs {
     /// (all stay in it), fragment (several share one) [default: copy; from af-xdp copy-break:256]
     #[arg(long, value_name = "MODE")]
     pub(crate) receive: Option<String>,
-    /// What is copied goes to memory of: poll, poll-dropped, any-context, any-context-mutex, page-pool,
+    /// What is copied goes to memory of: poll, poll-drop, any-context, any-context-mutex, page-pool,
     /// page-pool-frag, system [default: poll]
     #[arg(long, value_name = "ALLOCATOR")]
     pub(crate) alloc: Option<String>,

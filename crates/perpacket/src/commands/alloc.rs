@@ -63,6 +63,7 @@ fn print_memory(scenario: &Allocate) -> Result<Outcome> {
 
 /// Measures every cell of the scenario in rounds, accounts for every buffer and page, and reports.
 pub(crate) fn compare(scenario: &Allocate, svg: Option<&Path>, output: &OutputArgs) -> Result<Outcome> {
+    report::each_its_own_file(&[("--json", output.json.as_deref()), ("--svg", svg)])?;
     let stop = Stop::listen()?;
     let cpus = cpus(scenario)?;
     cpu::pin(cpus[0])?;

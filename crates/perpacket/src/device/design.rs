@@ -45,7 +45,7 @@ impl Alloc {
     /// All of them, with their names.
     const NAMES: [(&'static str, Self); 7] = [
         ("poll", Self::Poll),
-        ("poll-dropped", Self::PollDropped),
+        ("poll-drop", Self::PollDropped),
         ("any-context", Self::AnyContext),
         ("any-context-mutex", Self::AnyContextMutex),
         ("page-pool", Self::PagePool),
@@ -230,8 +230,9 @@ named!(Lock, "lock");
 impl FromStr for Alloc {
     type Err = String;
 
+    /// Of older records and scenarios: `poll-dropped`.
     fn from_str(text: &str) -> Result<Self, String> {
-        Self::find(text)
+        Self::find(if text == "poll-dropped" { "poll-drop" } else { text })
     }
 }
 
@@ -285,6 +286,7 @@ mod tests {
         for (name, alloc) in Alloc::NAMES {
             assert_eq!((name.parse(), alloc.to_string().as_str()), (Ok(alloc), name));
         }
+        assert_eq!("poll-dropped".parse(), Ok(Alloc::PollDropped), "as it was called before");
         for (name, lock) in Lock::NAMES {
             assert_eq!((name.parse(), lock.to_string().as_str()), (Ok(lock), name));
         }

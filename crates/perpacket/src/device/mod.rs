@@ -27,6 +27,11 @@ pub(crate) use rules::{AddressWord, FaultWord, MacWord, NeighbourWord, Prefix, R
 pub(crate) use run::{Account, Standing, Standings, run};
 pub(crate) use tables::Tables;
 pub(crate) use wire::{Destinations, Wire};
+/// Frame sizes that the device in user space takes, in bytes with the FCS: to jumbo frames with a VLAN tag.
+pub(crate) const FRAME_BYTES: std::ops::RangeInclusive<u32> = 64..=9_216;
+/// The most prefixes that can be made up for a routing table: more /24 and shorter ones than these leave little choice.
+pub(crate) const MAX_PREFIXES: u32 = 4_000_000;
+
 pub(crate) use word::{DeviceWord, is_same_file};
 
 /// Whether a device writes its frames into pages of the driver.

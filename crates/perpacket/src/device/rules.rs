@@ -43,6 +43,30 @@ pub(crate) struct Prefix {
     pub(crate) bits: u8,
 }
 
+impl Prefix {
+    /// What the address is, where it cannot be that of one host: of all networks, of a group, or of the network itself and of all
+    /// in it (IPv4, but for links of two and single hosts: RFC 3021).
+    fn not_a_host(self) -> Option<&'static str> {
+        let IpAddr::V4(address) = self.address else {
+            return (self.address.is_multicast().then_some("the address of a group"))
+                .or(self.address.is_unspecified().then_some("no address"));
+        };
+        if address.is_multicast() {
+            return Some("the address of a group");
+        }
+        if address.is_unspecified() {
+            return Some("no address");
+        }
+        let hosts = u32::MAX.checked_shr(u32::from(self.bits)).unwrap_or(0);
+        match address.to_bits() & hosts {
+            _ if self.bits >= 31 => None,
+            0 => Some("the address of the network itself"),
+            host if host == hosts => Some("the broadcast address of its network"),
+            _ => None,
+        }
+    }
+}
+
 impl FromStr for Prefix {
     type Err = anyhow::Error;
 
@@ -123,7 +147,15 @@ impl FromStr for AddressWord {
         let form = || format!("`{text}` is no address of a port: write 0=10.0.0.1/24");
         let (port, prefix) = text.split_once('=').with_context(form)?;
         ensure!(prefix.contains('/'), "{}", form());
-        Ok(Self { port: port_number(port)?, prefix: prefix.parse()? })
+        let prefix: Prefix = prefix.parse()?;
+        let why = prefix.not_a_host();
+        ensure!(
+            why.is_none(),
+            "`{text}`: {} is {}, which no port can have; write the address of one host in it",
+            prefix.address,
+            why.unwrap_or_default()
+        );
+        Ok(Self { port: port_number(port)?, prefix })
     }
 }
 
@@ -433,6 +465,9 @@ mod tests {
         round_trip::<RouteWord>("10.1.0.0/16=1");
         round_trip::<RouteWord>("::/0=0,via 2001:db8::1");
         round_trip::<AddressWord>("0=10.0.0.1/24");
+        round_trip::<AddressWord>("0=10.0.0.0/31");
+        round_trip::<AddressWord>("0=10.0.0.255/32");
+        round_trip::<AddressWord>("0=2001:db8::/64");
         round_trip::<NeighbourWord>("1=2001:db8::2=02:00:00:00:00:02");
         round_trip::<MacWord>("0=02:00:00:00:00:01");
         round_trip::<RuleWord>("src=10.0.0.0/8,dst=10.1.0.0/16,proto=udp,port=5000-5007");
@@ -452,6 +487,11 @@ mod tests {
             (error::<RouteWord>("10.0.0.0/8=0,via"), "via ADDRESS"),
             (error::<RouteWord>("10.0.0.0/8=0,via ::1"), "two versions"),
             (error::<AddressWord>("0=10.0.0.1"), "write 0=10.0.0.1/24"),
+            (error::<AddressWord>("0=198.18.0.0/24"), "the network itself"),
+            (error::<AddressWord>("0=198.18.0.255/24"), "broadcast address"),
+            (error::<AddressWord>("0=0.0.0.0/0"), "no address"),
+            (error::<AddressWord>("0=224.0.0.1/24"), "a group"),
+            (error::<AddressWord>("0=ff02::1/64"), "a group"),
             (error::<NeighbourWord>("0=10.0.0.1=02:0"), "is no neighbour"),
             (error::<MacWord>("0=01:00:00:00:00:01"), "of a group"),
             (error::<MacWord>("0=02:00:00:00:00:01:02"), "no Ethernet address"),

@@ -4,9 +4,10 @@ use std::fs::{self, File, OpenOptions};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 
 use super::write_stdout;
+use crate::device::is_same_file;
 
 /// An open file, or standard output for `-`. What is in it stays until it is written; a file that was made for it and
 /// never written goes again.
@@ -60,9 +61,46 @@ impl Drop for OutputFile {
     }
 }
 
+/// Refuses two results that would be written to one file, each over the other. Devices are no files in this sense, but standard
+/// output is.
+///
+/// # Errors
+/// Where two of them are one; which.
+pub(crate) fn each_its_own_file(named: &[(&str, Option<&Path>)]) -> Result<()> {
+    let given: Vec<_> = named.iter().filter_map(|(flag, path)| path.map(|path| (flag, path))).collect();
+    for (at, (flag, path)) in given.iter().enumerate() {
+        let is_device = path.metadata().is_ok_and(|metadata| !metadata.is_file());
+        if let Some((other, _)) =
+            given[..at].iter().find(|(_, before)| !is_device && is_same_file(before, path))
+        {
+            bail!(
+                "{other} and {flag} both name {}, and one would be lost; name another file",
+                path.display()
+            );
+        }
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn two_results_have_two_files() {
+        let path = |name: &'static str| Some(Path::new(name));
+        for (json, svg, fits) in [
+            (path("/tmp/perpacket-a"), path("/tmp/perpacket-b"), true),
+            (path("/tmp/perpacket-a"), path("/tmp/./perpacket-a"), false),
+            (path("-"), path("-"), false),
+            (path("/dev/null"), path("/dev/null"), true),
+            (path("/tmp/perpacket-a"), None, true),
+        ] {
+            let result = each_its_own_file(&[("--json", json), ("--svg", svg)]);
+            assert_eq!(result.is_ok(), fits, "{json:?} {svg:?}");
+            assert!(result.err().is_none_or(|error| error.to_string().contains("--json and --svg")));
+        }
+    }
 
     #[test]
     fn a_file_that_is_not_written_is_as_it_was() {

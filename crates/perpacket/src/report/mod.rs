@@ -28,7 +28,7 @@ pub(crate) use arrivals::{
 pub(crate) use audit::{AuditJson, audit_text};
 pub(crate) use costs::{CellResult, cost_table, counters_text};
 pub(crate) use datapath::{DatapathLive, datapath_opening, datapath_text};
-pub(crate) use file::OutputFile;
+pub(crate) use file::{OutputFile, each_its_own_file};
 pub(crate) use flows::{flows_opening, flows_svg, flows_text};
 pub(crate) use opening::{generator_opening, opening, warning_line};
 pub(crate) use search::{search_opening, search_svg, search_text, trial_line};

@@ -1,28 +1,21 @@
 //! What does not go together in a run of the device under test, and what would.
 
-use std::ops::RangeInclusive;
-
 use anyhow::{Result, bail, ensure};
 use traffic::capture::CaptureFormat;
 
 use super::datapath::{Datapath, Network, StageName};
 use super::{MAX_SEED, TIME_S};
 use crate::cell::MAX_FLOWS;
-use crate::device::{self, DeviceWord, is_same_file};
+use crate::device::{self, DeviceWord, FRAME_BYTES, MAX_PREFIXES, is_same_file};
 
 /// The most threads of one kind.
 const MAX_THREADS: usize = 256;
 /// The most packets of a run: as many as can be counted in TOML.
 const MAX_COUNT: u64 = i64::MAX as u64;
-/// The most prefixes that can be made up: more /24 and shorter ones than these leave little choice.
-const MAX_PREFIXES: u32 = 4_000_000;
 /// The most packets that a queue can be made for.
 const MAX_QUEUE: usize = 1 << 20;
 /// Ports of a device under test: a verdict names one in 8 bits.
 const MAX_PORTS: usize = 64;
-
-/// Frame sizes of a synthetic device, in bytes with the FCS: to jumbo frames with a VLAN tag.
-const FRAME_BYTES: RangeInclusive<u32> = 64..=9_216;
 
 /// Refuses what does not go together.
 pub(super) fn check(scenario: &Datapath) -> Result<()> {

@@ -136,6 +136,9 @@ pub(super) struct Neighbours {
     /// Beside `rewrites`. None: the place is free, or stands for something that is no neighbour.
     entries: Vec<Option<Entry>>,
     places: HashMap<(u8, IpAddr), u32>,
+    /// The one found last: the next packet is often for the same. Its hash, which nobody outside can foresee, costs as much as the
+    /// rest of the look-up.
+    last: Option<((u8, IpAddr), u32)>,
     free: Vec<u32>,
     learnt: usize,
     held: usize,
@@ -149,6 +152,7 @@ impl Neighbours {
             rewrites: Vec::new(),
             entries: Vec::new(),
             places: HashMap::new(),
+            last: None,
             free: Vec::new(),
             learnt: 0,
             held: 0,
@@ -186,7 +190,13 @@ impl Neighbours {
 
     /// As `find`; makes a place for one that was never heard of, if there is room.
     pub(super) fn find_or_add(&mut self, port: u8, address: IpAddr) -> Option<u32> {
+        if let Some((last, place)) = self.last
+            && last == (port, address)
+        {
+            return Some(place);
+        }
         if let Some(place) = self.find(port, address) {
+            self.last = Some(((port, address), place));
             return Some(place);
         }
         if self.learnt == LEARNT_MAX {
@@ -323,6 +333,7 @@ impl Neighbours {
         entry.state = State::Unknown;
         if !entry.is_named {
             self.places.remove(&(entry.port, entry.address));
+            self.last = None;
             self.entries[place] = None;
             self.free.push(place as u32);
             self.learnt -= 1;
@@ -468,6 +479,19 @@ mod tests {
         assert_eq!((all.held(), refused), (HELD_ALL, 40 * HELD_EACH - HELD_ALL));
         all.release(&mut to_do);
         assert_eq!((all.held(), to_do.fails.len()), (0, HELD_ALL));
+    }
+
+    #[test]
+    fn the_one_found_last_is_not_found_after_it_was_forgotten() {
+        let (mut all, mut to_do) = (neighbours(), ToDo::default());
+        let place = all.find_or_add(0, address(1)).unwrap();
+        all.hold(place, packet(0), 0, &mut to_do).unwrap();
+        assert_eq!(all.find_or_add(0, address(1)), Some(place));
+        assert_eq!(all.find_or_add(0, address(1)), Some(place));
+        (1..=3).for_each(|second| _ = all.tick(second * SECOND, &mut to_do));
+        assert_eq!(all.find_or_add(0, address(2)), Some(place), "the place is used again");
+        assert_ne!(all.find_or_add(0, address(1)), Some(place));
+        assert_eq!(all.find_or_add(0, address(2)), Some(place));
     }
 
     #[test]

@@ -25,6 +25,7 @@ use linux::clock;
 use measure::record::{Datapath as Results, Extra, Summary, Variant, Warning};
 
 use crate::cli::OutputArgs;
+use crate::device::DeviceWord;
 use crate::progress::Progress;
 use crate::recorder::Recorder;
 use crate::report::{self, Outcome};
@@ -38,6 +39,19 @@ pub(crate) use standing::{Standing, Standings};
 
 /// Runs the device under test, and reports.
 pub(crate) fn run(scenario: &Datapath, output: &OutputArgs) -> Result<Outcome> {
+    let sent_to = match &scenario.devices.tx {
+        Some(DeviceWord::Pcap(path)) => Some(path.as_path()),
+        _ => None,
+    };
+    let received_from = match &scenario.devices.rx {
+        Some(DeviceWord::Pcap(path)) => Some(path.as_path()),
+        _ => None,
+    };
+    let json = ("--json", output.json.as_deref());
+    // That the others are not the same is checked with the scenario.
+    for other in [("--rx", received_from), ("--tx", sent_to), ("--capture", scenario.capture.as_deref())] {
+        report::each_its_own_file(&[json, other])?;
+    }
     let stop = Stop::listen()?;
     let plan = Plan::build(scenario)?;
     drop(linux::cpu::set_nice(session::PRIORITY));
