@@ -39,15 +39,20 @@ struct Args {
     /// Take datagrams of a flow that were joined as one message
     #[arg(long)]
     gro: bool,
-    /// How to wait: in the receiving call, or in poll(2) before it
+    /// How to wait: in the receiving call, in poll(2) before it, or asleep for a pause whatever comes, so that datagrams gather
+    /// and none wakes the thread
     #[arg(long, value_enum, default_value_t = Wait::Call)]
     wait: Wait,
+    /// The pause, in µs; the sockets must hold what comes meanwhile
+    #[arg(long, default_value_t = 500)]
+    pause_us: u64,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Wait {
     Call,
     Poll,
+    Pause,
 }
 
 /// What one socket took.
@@ -85,8 +90,8 @@ fn run(args: &Args) -> Result<()> {
     let sockets: Vec<_> = sockets.collect::<Result<_, _>>()?;
     let mut threads = Vec::new();
     for socket in sockets {
-        let (over, wait) = (Arc::clone(&over), args.wait);
-        threads.push(thread::spawn(move || receive(socket, wait, &over)));
+        let (over, wait, pause) = (Arc::clone(&over), args.wait, Duration::from_micros(args.pause_us));
+        threads.push(thread::spawn(move || receive(socket, wait, pause, &over)));
     }
     let mut sum = Taken::default();
     for thread in threads {
@@ -99,7 +104,7 @@ fn run(args: &Args) -> Result<()> {
     std::io::stdout().write_all(line.as_bytes()).context("print the result")
 }
 
-fn receive(mut socket: UdpReceiver, wait: Wait, over: &AtomicBool) -> Result<Taken> {
+fn receive(mut socket: UdpReceiver, wait: Wait, pause: Duration, over: &AtomicBool) -> Result<Taken> {
     let mut taken = Taken::default();
     while !over.load(Ordering::Relaxed) {
         let batch = match wait {
@@ -108,6 +113,13 @@ fn receive(mut socket: UdpReceiver, wait: Wait, over: &AtomicBool) -> Result<Tak
                 let batch = socket.recv_batch()?;
                 if batch.slots == 0 {
                     socket.wait_readable(WAIT)?;
+                }
+                batch
+            }
+            Wait::Pause => {
+                let batch = socket.recv_batch()?;
+                if batch.slots == 0 {
+                    thread::sleep(pause);
                 }
                 batch
             }

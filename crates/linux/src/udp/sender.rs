@@ -96,6 +96,9 @@ enum Lacking {
 impl UdpSender {
     /// Binds a socket in the calling thread's network namespace.
     ///
+    /// In a namespace without any IPv4 address the kernel takes every address for one that can be bound, and sends to the link's
+    /// broadcast address (net/ipv4/fib_frontend.c, `__inet_dev_addr_type`: without tables the answer is RTN_BROADCAST, 6.18).
+    ///
     /// # Errors
     /// EADDRNOTAVAIL: the address is not one of this host. EADDRINUSE: the port is taken. ENOPROTOOPT: the kernel does not
     /// know GSO.
