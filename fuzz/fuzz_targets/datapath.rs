@@ -10,12 +10,13 @@ use datapath::device::{Dummy, Frames, Synthetic, TxLock};
 use datapath::queue::bounded;
 use datapath::receive::{Copying, Poll};
 use datapath::stage::PortAddress;
-use datapath::stage::filter::{Action, Filter};
+use datapath::stage::filter::{Action, Filter, Network, Rule};
 use datapath::stage::forward::{ForwardConfig, Port, Route, Router, StaticNeighbour, Towards};
 use datapath::stage::steer::{Spread, Steer, Way};
 use datapath::stage::udp::{Udp, Unclaimed};
 use datapath::steering::{FlowLimit, Indirection, Key, Toeplitz};
 use datapath::wire::ethernet::MacAddress;
+use datapath::wire::protocol;
 use datapath::{Reason, Worker};
 use libfuzzer_sys::fuzz_target;
 use pagefrag::Source;
@@ -71,8 +72,13 @@ fn router(frames: &[Box<[u8]>]) -> Worker {
     static ROUTER: LazyLock<Router> =
         LazyLock::new(|| Router::new(&config()).expect("a right configuration"));
     let forward = ROUTER.workers(1).pop().expect("one");
-    let rules = ["drop from 10.0.1.77 dport 1-99", "drop to 2001:db8:2::3", "drop proto 132"];
-    let rules = rules.map(|text| text.parse().expect("a rule")).to_vec();
+    let net = |address: &str, bits| Network::new(address.parse().expect("an address"), bits).ok();
+    let drop = Rule::any(Action::Drop);
+    let rules = vec![
+        Rule { source: net("10.0.1.77", 32), destination_ports: Some(1..=99), ..drop.clone() },
+        Rule { destination: net("2001:db8:2::3", 128), ..drop.clone() },
+        Rule { protocol: Some(protocol::SCTP), ..drop },
+    ];
     let (outlet, _) = bounded(2, Reason::SocketFull);
     worker(frames)
         .outlet(outlet)

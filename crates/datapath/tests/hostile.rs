@@ -5,12 +5,12 @@
 use std::sync::LazyLock;
 
 use datapath::queue::{Inlet, bounded};
-use datapath::stage::filter::{Action, Filter, Rule};
+use datapath::stage::filter::{Action, Filter, Network, Rule};
 use datapath::stage::forward::Router;
 use datapath::stage::steer::{Spread, Steer, Way};
 use datapath::stage::udp::{Udp, Unclaimed};
 use datapath::steering::{Indirection, Key, Toeplitz};
-use datapath::wire::{self, Malformed};
+use datapath::wire::{self, Malformed, protocol};
 use datapath::{Reason, Worker};
 use proptest::prelude::*;
 
@@ -48,11 +48,19 @@ fn frames() -> Vec<Vec<u8>> {
 
 /// Workers of different stages. What is delivered stays in the queue, or overflows it.
 fn rigs(head: Option<usize>) -> Vec<(Rig, Option<Inlet>)> {
-    let rules = || {
-        vec!["drop from 10.0.1.77 proto udp dport 7-9", "drop to 2001:db8:9::/48 proto 58", "accept proto 6"]
-    };
+    let net = |address: &str, bits| Network::new(address.parse().unwrap(), bits).ok();
+    let rule = |action, number| Rule { protocol: Some(number), ..Rule::any(action) };
     let filter = move || {
-        Filter::new(rules().into_iter().map(|rule| rule.parse::<Rule>().unwrap()).collect(), Action::Accept)
+        let rules = vec![
+            Rule {
+                source: net("10.0.1.77", 32),
+                destination_ports: Some(7..=9),
+                ..rule(Action::Drop, protocol::UDP)
+            },
+            Rule { destination: net("2001:db8:9::", 48), ..rule(Action::Drop, protocol::ICMPV6) },
+            rule(Action::Accept, protocol::TCP),
+        ];
+        Filter::new(rules, Action::Accept)
     };
     // Tables are large; they are made once.
     static ROUTERS: LazyLock<[Router; 2]> =

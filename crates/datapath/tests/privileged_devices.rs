@@ -285,6 +285,23 @@ fn a_ring_of_few_entries_sends() {
 }
 
 #[test]
+fn a_device_that_is_only_sent_to_leaves_frames_to_the_stack() {
+    privileged!("a_device_that_is_only_sent_to_leaves_frames_to_the_stack");
+    in_pair(|pair| {
+        let spec = AfXdpSpec { sends_only: true, ..AfXdpSpec::new(pair.near) };
+        let memory = PacketMemory::new(spec.pages()).unwrap();
+        let mut device = AfXdp::open(&memory, &spec).unwrap();
+        let [near, far] =
+            [pair.near, pair.far].map(|ifindex| PacketSocket::open(ifindex, PROTOCOL_ALL).unwrap());
+        let (_rx, mut tx) = device.queues.pop().unwrap();
+        tx.transmit(&mut vec![packet(&frame(0, 60))], &mut Vec::new()).unwrap();
+        assert_eq!(receive(&far), frame(0, 60));
+        pair.send_from_far(&[frame(1, 60)]);
+        assert_eq!(receive(&near), frame(1, 60));
+    });
+}
+
+#[test]
 fn a_fragment_is_refused_aloud() {
     privileged!("a_fragment_is_refused_aloud");
     in_pair(|pair| {

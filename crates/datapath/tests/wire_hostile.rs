@@ -201,7 +201,6 @@ fn what_is_not_looked_into() {
     ] {
         let frame = changed("v4-udp", |f| f[12..14].copy_from_slice(&ether_type.to_be_bytes()));
         assert_eq!(parse(&frame), Ok(Frame::PassedBy(wanted)));
-        assert_eq!(PassedBy::ALL[wanted.index()], wanted);
     }
 }
 

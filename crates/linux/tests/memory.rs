@@ -4,17 +4,17 @@
 use std::alloc::Layout;
 use std::ptr::NonNull;
 
-use linux::memory::{HUGE_PAGE_BYTES, Pages, Region, Want};
+use linux::memory::{Arena, HUGE_PAGE_BYTES, Pages, Want};
 use pagefrag::{Align, AllocError, Memory, PagePool, PollCache, PoolConfig, Source};
 
-fn pool(region: &Region) -> PagePool {
+fn pool(region: &Arena) -> PagePool {
     PagePool::new(PoolConfig::default().with_source(Source::new(region.clone()).share()))
 }
 
 #[test]
 fn a_region_is_used_wholly_and_again() {
     for pages in [Pages::Ordinary, Pages::Transparent] {
-        let region = Region::map(Want { bytes: 4 << 20, pages, ..Want::default() }).unwrap();
+        let region = Arena::map(Want { bytes: 4 << 20, pages, ..Want::default() }).unwrap();
         for _ in 0..3 {
             let mut pool = pool(&region);
             let mut out = Vec::new();
@@ -44,7 +44,7 @@ fn a_region_is_used_wholly_and_again() {
 fn what_was_got_is_told() {
     for pages in [Pages::Ordinary, Pages::Transparent] {
         let want = Want { bytes: 3 * HUGE_PAGE_BYTES + 1, pages, ..Want::default() };
-        let got = Region::map(want).unwrap().got();
+        let got = Arena::map(want).unwrap().got();
         let rounded = if pages == Pages::Ordinary { 3 * HUGE_PAGE_BYTES + 4096 } else { 4 * HUGE_PAGE_BYTES };
         assert_eq!(got.bytes, rounded);
         if let Some(huge_bytes) = got.huge_bytes {
@@ -66,7 +66,7 @@ fn always_huge() -> bool {
 #[test]
 fn reserved_huge_pages_are_got_or_refused() {
     let want = Want { bytes: 100, pages: Pages::Reserved, ..Want::default() };
-    match Region::map(want) {
+    match Arena::map(want) {
         Ok(region) => {
             let got = region.got();
             assert_eq!(got.bytes, HUGE_PAGE_BYTES);
@@ -75,14 +75,14 @@ fn reserved_huge_pages_are_got_or_refused() {
         Err(error) => assert!(error.to_string().contains("Reserved memory"), "{error}"),
     }
     // More than any host has set aside.
-    assert!(Region::map(Want { bytes: 1 << 46, ..want }).is_err());
-    assert!(Region::map(Want { bytes: usize::MAX, ..want }).is_err());
+    assert!(Arena::map(Want { bytes: 1 << 46, ..want }).is_err());
+    assert!(Arena::map(Want { bytes: usize::MAX, ..want }).is_err());
 }
 
 #[test]
 fn a_node_that_is_there_is_taken_and_another_refused() {
     let want = Want { bytes: 1 << 20, ..Want::default() };
-    match Region::map(Want { numa_node: Some(0), ..want }) {
+    match Arena::map(Want { numa_node: Some(0), ..want }) {
         Ok(region) => {
             let nodes = region.got().node_bytes.unwrap_or_default();
             // Preferred, so elsewhere only where it is full.
@@ -95,14 +95,14 @@ fn a_node_that_is_there_is_taken_and_another_refused() {
         Err(error) => assert!(error.to_string().starts_with("mbind on NUMA node 0"), "{error}"),
     }
     for node in [1023, 1024, u32::MAX] {
-        let refused = Region::map(Want { numa_node: Some(node), ..want }).unwrap_err();
+        let refused = Arena::map(Want { numa_node: Some(node), ..want }).unwrap_err();
         assert!(refused.to_string().contains(&format!("NUMA node {node}")), "{refused}");
     }
 }
 
 #[test]
 fn the_heap_steps_in_and_its_pages_are_not_kept() {
-    let region = Region::map(Want { bytes: 8 * 4096, or_heap: true, ..Want::default() }).unwrap();
+    let region = Arena::map(Want { bytes: 8 * 4096, or_heap: true, ..Want::default() }).unwrap();
     let mut pool = pool(&region);
     let out: Vec<_> = (0..20).map(|_| pool.alloc().unwrap()).collect();
     assert_eq!((region.free_bytes(), pool.in_flight()), (0, 20));
@@ -115,7 +115,7 @@ fn the_heap_steps_in_and_its_pages_are_not_kept() {
 
 #[test]
 fn blocks_are_aligned_zeroed_and_only_what_fits() {
-    let region = Region::map(Want { bytes: 1 << 20, ..Want::default() }).unwrap();
+    let region = Arena::map(Want { bytes: 1 << 20, ..Want::default() }).unwrap();
     let layout = |bytes, align| Layout::from_size_align(bytes, align).unwrap();
     for refused in
         [layout(0, 1), layout((1 << 20) + 1, 1), layout(8, 4 << 20), layout(isize::MAX as usize, 1)]
@@ -141,7 +141,7 @@ fn bytes_of<'a>(data: NonNull<u8>, layout: Layout) -> &'a mut [u8] {
 }
 
 #[allow(unsafe_code)]
-fn free(region: &Region, data: NonNull<u8>, layout: Layout) {
+fn free(region: &Arena, data: NonNull<u8>, layout: Layout) {
     // SAFETY: it came from this region with this layout, and is not used any more.
     unsafe { region.free(data, layout) }
 }

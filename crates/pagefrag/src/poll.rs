@@ -2,9 +2,7 @@
 
 use alloc::sync::Arc;
 
-use crate::{
-    Align, AllocError, Frag, PacketBuf, PagePool, Piece, Source, Stats, cutter::Cutter, packet::Counted,
-};
+use crate::{Align, AllocError, Frag, PacketBuf, PagePool, Source, Stats, cutter::Cutter, packet::Counted};
 
 /// A page-fragment cache that one thread owns. Nothing in it is guarded: an allocation is a subtraction, a comparison
 /// and a mask, and touches nothing that other threads touch. It may be moved to another thread, not shared:
@@ -78,14 +76,6 @@ impl PollCache {
             Counted::Block(reference) => self.cutter.give_back(reference),
             page @ Counted::Page(_) => pool.recycle_counted(page),
         });
-    }
-
-    /// Ends a piece of a packet: as [`give_back`](PollCache::give_back) if it is a fragment; any other is dropped.
-    #[inline]
-    pub fn give_back_piece(&mut self, piece: Piece) {
-        if let Some(counted) = piece.into_counted() {
-            self.end_counted(counted);
-        }
     }
 
     #[inline]

@@ -23,7 +23,7 @@ pub unsafe trait Memory: Send + Sync {
         self.alloc(layout)
     }
 
-    /// Takes memory back, from any thread. Must not panic.
+    /// Takes memory back, from any thread. Must neither panic nor use the cache that the memory was for.
     ///
     /// # Safety
     ///

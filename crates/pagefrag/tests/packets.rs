@@ -177,7 +177,7 @@ fn a_page_goes_back_to_its_pool_from_a_packet() {
     assert_eq!((pool.stats().cached, pool.in_flight()), (2, 0));
     let mut piece = Piece::from(pool.alloc().unwrap());
     piece.truncate(3);
-    pool.recycle_piece(piece);
+    pool.recycle_packet(PacketBuf::from(piece));
     assert_eq!((pool.stats().cached, pool.in_flight(), memory.blocks()), (3, 0, 2));
 }
 
@@ -275,5 +275,5 @@ fn packets_are_sent_and_shared_as_bytes_are() {
     let other = Arc::clone(&packet);
     std::thread::spawn(move || assert_eq!(other.len(), 0)).join().unwrap();
     let frag: Frag = PollCache::new().alloc(10, Align::BYTE).unwrap();
-    assert_eq!(PacketBuf::with_frag(frag, 4).headroom(), 4, "too short for a trailer");
+    assert_eq!(PacketBuf::new(frag, 4).headroom(), 4, "too short for a trailer");
 }

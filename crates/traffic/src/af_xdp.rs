@@ -9,10 +9,10 @@
 //! by one +1 %. A socket sends as many frames per call as its ring holds where the kernel allows that (Linux 6.17).
 
 use std::collections::VecDeque;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use linux::SyscallError;
-use linux::xsk::{BindMode, Descriptor, XskSocket, XskSpec};
+use linux::xsk::{BindMode, Descriptor, XskSocket, XskSpec, when_free};
 
 use crate::backend::{Backend, BackendKind, STALL, SendError, Sent};
 use crate::frames::Frames;
@@ -78,7 +78,7 @@ impl AfXdp {
             mode: spec.mode,
             ..XskSpec::sender(spec.ifindex, spec.queue, chunks, spec.entries)
         };
-        let mut socket = open_when_free(&shape)?;
+        let mut socket = when_free(STALL, || XskSocket::open(&shape))?;
         let burst =
             if socket.set_tx_budget(spec.entries.max(32))? { spec.entries } else { spec.entries.min(32) };
         let chunks = match fixed {
@@ -145,21 +145,6 @@ impl AfXdp {
         let completed = self.complete();
         sent.confirmed += completed;
         Ok(completed > 0)
-    }
-}
-
-/// Opens a socket; waits for a queue that is still taken, since the kernel frees it some time after the socket before was
-/// closed (a work item, net/xdp/xsk_buff_pool.c, 6.18, `xp_put_pool`).
-pub(crate) fn open_when_free(shape: &XskSpec) -> Result<XskSocket, SyscallError> {
-    const PAUSE: Duration = Duration::from_millis(1);
-    let start = Instant::now();
-    loop {
-        match XskSocket::open(shape) {
-            Err(error) if error.errno() == Some(libc::EBUSY) && start.elapsed() < STALL => {
-                std::thread::sleep(PAUSE)
-            }
-            result => return result,
-        }
     }
 }
 

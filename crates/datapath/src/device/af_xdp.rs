@@ -12,12 +12,12 @@
 //! One burst is one system call to send, and none to receive where the worker does not sleep.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use linux::SyscallError;
 use linux::bpf::{Link, Map, XdpMode};
 use linux::packet::{PROTOCOL_NONE, PacketSocket};
-use linux::xsk::{self, BindMode, PageReceiver, PageSender, PagesSpec, Region};
+use linux::xsk::{self, BindMode, PageReceiver, PageSender, PagesSpec, Region, when_free};
 use pagefrag::{PacketBuf, Page, PagePool, PoolConfig, Source};
 
 use super::offload::complete_if_open;
@@ -27,6 +27,8 @@ use super::{DeviceError, Land, Landed, RxTotals, Transmit, TxTotals};
 const EMPTY_POLLS: u32 = 1024;
 /// Pages that are posted together: each time costs the kernel's CPU a cache line.
 const POST_BATCH: u32 = 32;
+/// How long a queue that is still taken is waited for.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// How to open a device.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -45,6 +47,8 @@ pub struct AfXdpSpec {
     pub program: Option<XdpMode>,
     /// Completes checksums of TCP and UDP that senders have left open (a few ns a packet, and the whole sum for those).
     pub open_checksums: bool,
+    /// Takes no frames from the stack: for a device that is only sent to.
+    pub sends_only: bool,
 }
 
 impl AfXdpSpec {
@@ -58,6 +62,7 @@ impl AfXdpSpec {
             mode: None,
             program: None,
             open_checksums: false,
+            sends_only: false,
         }
     }
 
@@ -105,8 +110,8 @@ pub struct AfXdp {
     pub queues: Vec<(AfXdpRx, AfXdpTx)>,
     /// Whether the device works on the pages without copying.
     pub mode: BindMode,
-    /// Where the program runs.
-    pub program: XdpMode,
+    /// Where the program runs. None where there is none, as nothing is received.
+    pub program: Option<XdpMode>,
 }
 
 impl AfXdp {
@@ -124,24 +129,21 @@ impl AfXdp {
         let mut mode = spec.mode;
         for &queue in &spec.queues {
             let (receiver, sender, got) = open_queue(memory, spec, queue, mode)?;
-            map.update_socket(queue, &receiver)?;
+            if !spec.sends_only {
+                map.update_socket(queue, &receiver)?;
+            }
             mode = Some(got);
             sides.push((receiver, sender));
         }
-        let program = xsk::redirecting(&map)?;
-        let (link, attached) = match spec.program {
-            Some(mode) => (attach_when_free(&program, spec.ifindex, mode)?, mode),
-            None => match attach_when_free(&program, spec.ifindex, XdpMode::Native) {
-                Err(error) if error.errno() == Some(EOPNOTSUPP) => {
-                    (attach_when_free(&program, spec.ifindex, XdpMode::Generic)?, XdpMode::Generic)
-                }
-                attached => (attached?, XdpMode::Native),
-            },
-        };
-        let attachment = Arc::new(Attachment { _link: link, _map: map });
+        // Drivers may send with zero copy only while there is a program, if one that lets all frames pass (`i40e_xsk_wakeup`,
+        // drivers/net/ethernet/intel/i40e/i40e_xsk.c, 6.18).
+        let is_needed = !spec.sends_only || mode == Some(BindMode::ZeroCopy);
+        let attached = is_needed.then(|| attach(&map, spec)).transpose()?;
+        let program = attached.as_ref().map(|(_, mode)| *mode);
+        let attachment = attached.map(|(link, _)| Arc::new(Attachment { _link: link, _map: map }));
         let side = |(receiver, sender)| {
             let rx = AfXdpRx {
-                attachment: Arc::clone(&attachment),
+                attachment: attachment.clone(),
                 queue: receiver,
                 open_checksums: spec.open_checksums,
                 posted: 0,
@@ -150,6 +152,7 @@ impl AfXdp {
                 fragment: false,
             };
             let tx = AfXdpTx {
+                attachment: attachment.clone().filter(|_| spec.sends_only),
                 queue: sender,
                 copies: memory.pool(),
                 left: Vec::new(),
@@ -160,15 +163,14 @@ impl AfXdp {
             (rx, tx)
         };
         let queues = sides.into_iter().map(side).collect();
-        Ok(Self { queues, mode: mode.unwrap_or(BindMode::Copy), program: attached })
+        Ok(Self { queues, mode: mode.unwrap_or(BindMode::Copy), program })
     }
 }
 
-/// Error numbers of Linux (include/uapi/asm-generic/errno.h).
-const EBUSY: i32 = 16;
+/// An error number of Linux (include/uapi/asm-generic/errno.h).
 const EOPNOTSUPP: i32 = 95;
 
-/// The program stays as long as a receiving side is there.
+/// The program stays as long as a receiving side is there, or where nothing is received, a sending one.
 #[derive(Debug)]
 struct Attachment {
     _link: Link,
@@ -184,7 +186,7 @@ fn open_queue(
     let open = |mode| {
         let AfXdpSpec { ifindex, rx_entries, tx_entries, .. } = *spec;
         let shape = PagesSpec { ifindex, queue, rx_entries, tx_entries, mode };
-        when_free(|| xsk::open_pages(&memory.region, &shape))
+        when_free(PATIENCE, || xsk::open_pages(&memory.region, &shape))
             .map(|(receiver, sender)| (receiver, sender, mode))
     };
     match mode {
@@ -196,27 +198,18 @@ fn open_queue(
     }
 }
 
-fn attach_when_free(
-    program: &linux::bpf::Program,
-    ifindex: u32,
-    mode: XdpMode,
-) -> Result<Link, SyscallError> {
-    when_free(|| Link::attach_xdp(program, ifindex, mode))
-}
-
-/// The kernel frees a queue some time after the socket before was closed (a work item; `xp_put_pool`,
-/// net/xdp/xsk_buff_pool.c, 6.18).
-fn when_free<T>(mut open: impl FnMut() -> Result<T, SyscallError>) -> Result<T, SyscallError> {
-    const PATIENCE: Duration = Duration::from_secs(1);
-    const PAUSE: Duration = Duration::from_millis(1);
-    let start = Instant::now();
-    loop {
-        match open() {
-            Err(error) if error.errno() == Some(EBUSY) && start.elapsed() < PATIENCE => {
-                std::thread::sleep(PAUSE);
-            }
-            result => return result,
-        }
+/// In the driver where nothing is said and the driver can, else in the stack.
+fn attach(map: &Map, spec: &AfXdpSpec) -> Result<(Link, XdpMode), SyscallError> {
+    let program = xsk::redirecting(map)?;
+    let attach = |mode| {
+        when_free(PATIENCE, || Link::attach_xdp(&program, spec.ifindex, mode)).map(|link| (link, mode))
+    };
+    match spec.program {
+        Some(mode) => attach(mode),
+        None => match attach(XdpMode::Native) {
+            Err(error) if error.errno() == Some(EOPNOTSUPP) => attach(XdpMode::Generic),
+            attached => attached,
+        },
     }
 }
 
@@ -225,7 +218,7 @@ fn when_free<T>(mut open: impl FnMut() -> Result<T, SyscallError>) -> Result<T, 
 pub struct AfXdpRx {
     // Before the socket: frames go to the stack again then.
     #[allow(dead_code)]
-    attachment: Arc<Attachment>,
+    attachment: Option<Arc<Attachment>>,
     queue: PageReceiver,
     open_checksums: bool,
     /// Pages posted that the kernel was not told of.
@@ -319,6 +312,8 @@ impl Land for AfXdpRx {
 /// The sending side of a queue.
 #[derive(Debug)]
 pub struct AfXdpTx {
+    #[allow(dead_code)]
+    attachment: Option<Arc<Attachment>>,
     queue: PageSender,
     /// For packets that do not lie in the region.
     copies: PagePool,

@@ -1,12 +1,11 @@
 //! A black hole with any number of queues, as the kernel's dummy device is.
 
-use std::hint;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use pagefrag::PacketBuf;
+use pagefrag::{Guard, PacketBuf, SpinLock};
 
-use super::{DeviceError, Transmit, TxTotals};
+use super::{DeviceError, Transmit, TxTotals, move_front};
 
 /// What keeps threads apart that send through one device. Taken for each packet, as `__dev_direct_xmit` does
 /// (net/core/dev.c, 6.18).
@@ -125,16 +124,13 @@ impl Transmit for DummyQueue {
         };
         for packet in &*packets {
             if let Some(lock) = lock {
-                lock.with(|| queue.count(packet.len()));
+                lock.enter(|| queue.count(packet.len()));
             } else {
                 queue.count(packet.len());
             }
         }
-        if done.is_empty() {
-            std::mem::swap(packets, done);
-        } else {
-            done.append(packets);
-        }
+        let count = packets.len();
+        move_front(packets, count, done);
         Ok(())
     }
 
@@ -142,26 +138,6 @@ impl Transmit for DummyQueue {
     fn totals(&mut self) -> TxTotals {
         let QueueTotals { packets, l2_bytes } = self.device.queues[self.index].totals();
         TxTotals { packets, l2_bytes, too_long: 0 }
-    }
-}
-
-/// A lock that is waited for in a loop. What it guards is atomic in itself.
-#[derive(Debug, Default)]
-struct SpinLock {
-    held: AtomicBool,
-}
-
-impl SpinLock {
-    #[inline]
-    fn with(&self, section: impl FnOnce()) {
-        let acquire = || self.held.compare_exchange_weak(false, true, Ordering::Acquire, Ordering::Relaxed);
-        while acquire().is_err() {
-            while self.held.load(Ordering::Relaxed) {
-                hint::spin_loop();
-            }
-        }
-        section();
-        self.held.store(false, Ordering::Release);
     }
 }
 

@@ -3,8 +3,9 @@
 //! At any time, frames handed up = frames of the queue − dropped + duplicated − held.
 
 use std::collections::VecDeque;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use linux::clock::monotonic_ns;
 use pagefrag::Page;
 use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
@@ -121,8 +122,8 @@ impl Dice {
 struct Later<F> {
     /// After the next frame.
     swapped: Option<F>,
-    /// By the time when they are due, the earliest first.
-    delayed: VecDeque<(Instant, F)>,
+    /// By the time when they are due ([`monotonic_ns`]), the earliest first.
+    delayed: VecDeque<(u64, F)>,
     /// At once, when there is room.
     ready: VecDeque<F>,
 }
@@ -148,13 +149,13 @@ impl<F> Later<F> {
     }
 
     /// What may be handed up now.
-    fn next(&mut self, now: &mut Option<Instant>) -> Option<F> {
+    fn next(&mut self, now_ns: &mut Option<u64>) -> Option<F> {
         if let Some(frame) = self.ready.pop_front() {
             return Some(frame);
         }
-        let (due, _) = self.delayed.front()?;
-        let now = *now.get_or_insert_with(Instant::now);
-        if *due > now { None } else { self.delayed.pop_front().map(|(_, frame)| frame) }
+        let (due_ns, _) = self.delayed.front()?;
+        let now_ns = *now_ns.get_or_insert_with(monotonic_ns);
+        if *due_ns > now_ns { None } else { self.delayed.pop_front().map(|(_, frame)| frame) }
     }
 
     /// How long until something is due, at most `timeout`.
@@ -163,10 +164,14 @@ impl<F> Later<F> {
             return Duration::ZERO;
         }
         match self.delayed.front() {
-            Some((due, _)) => due.saturating_duration_since(Instant::now()).min(timeout),
+            Some((due_ns, _)) => Duration::from_nanos(due_ns.saturating_sub(monotonic_ns())).min(timeout),
             None => timeout,
         }
     }
+}
+
+fn due_ns(delay: Duration) -> u64 {
+    monotonic_ns().saturating_add(u64::try_from(delay.as_nanos()).unwrap_or(u64::MAX))
 }
 
 /// Faults in front of a queue that lends frames. Frames are copied only where they are changed or kept.
@@ -193,9 +198,9 @@ impl FaultyLend {
 
     /// Hands up what is due, `budget` at most.
     fn hand_due(&mut self, budget: usize, each: &mut dyn FnMut(&[u8])) -> usize {
-        let (mut handed, mut now) = (0, None);
+        let (mut handed, mut now_ns) = (0, None);
         while handed < budget
-            && let Some(frame) = self.later.next(&mut now)
+            && let Some(frame) = self.later.next(&mut now_ns)
         {
             each(&frame);
             self.spare.push(frame);
@@ -300,7 +305,7 @@ impl Hands<'_> {
             self.later.swapped = Some(copy);
         } else if fate.is_delayed {
             injected.delayed += 1;
-            self.later.delayed.push_back((Instant::now() + delay, copy));
+            self.later.delayed.push_back((due_ns(delay), copy));
         } else {
             self.hand_own(copy);
         }
@@ -378,7 +383,7 @@ impl FaultyLand {
         }
         if fate.is_delayed {
             injected.delayed += 1;
-            later.delayed.push_back((Instant::now() + dice.spec.delay, landed));
+            later.delayed.push_back((due_ns(dice.spec.delay), landed));
             return None;
         }
         if let Some(swapped) = later.swapped.take() {
@@ -434,6 +439,8 @@ impl Land for FaultyLand {
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
+    use std::time::Instant;
+
     use pagefrag::{PagePool, PoolConfig};
     use proptest::prelude::*;
 

@@ -45,7 +45,7 @@ impl Buffers for Poll {
     #[inline(always)] // as all of them: a call that one has and another has not would be in their difference
     fn buffer(&mut self, data_bytes: usize) -> Result<PacketBuf, AllocError> {
         let frag = self.cache.alloc(buffer_bytes(data_bytes), Align::CACHE_LINE)?;
-        Ok(PacketBuf::with_frag(frag, HEADROOM))
+        Ok(PacketBuf::new(frag, HEADROOM))
     }
 
     #[inline(always)]
@@ -114,7 +114,7 @@ impl<G: Guard + Send + Sync> Buffers for AnyContext<G> {
     #[inline(always)]
     fn buffer(&mut self, data_bytes: usize) -> Result<PacketBuf, AllocError> {
         let frag = self.cache.alloc(buffer_bytes(data_bytes), Align::CACHE_LINE)?;
-        Ok(PacketBuf::with_frag(frag, HEADROOM))
+        Ok(PacketBuf::new(frag, HEADROOM))
     }
 
     #[inline(always)]

@@ -54,6 +54,7 @@ impl<B: Buffers> Paged<B> {
         }
     }
 
+    // Not by `pagefrag::copy_break`: it takes the frame as a piece, and gives no whole page back to be posted again.
     fn handed(&mut self, landed: Landed) -> Option<PacketBuf> {
         let Landed { page, offset, l2_bytes } = landed;
         let copy_bytes = match self.handing {

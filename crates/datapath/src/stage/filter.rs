@@ -2,7 +2,6 @@
 
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
-use std::str::FromStr;
 
 use pagefrag::PacketBuf;
 
@@ -11,7 +10,7 @@ use crate::batch::{Batch, Verdict};
 use crate::reason::Reason;
 use crate::table::{Prefix, PrefixError};
 use crate::wire::ethernet::{self, ether_type};
-use crate::wire::{Addresses, Frame, Parsed, Ports, ipv4, protocol};
+use crate::wire::{Addresses, Frame, Parsed, Ports, ipv4};
 
 /// What happens to packets that match.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,7 +31,7 @@ pub struct Rule {
     pub source: Option<Network>,
     /// Its destination is in this network.
     pub destination: Option<Network>,
-    /// It is of this protocol ([`protocol`]).
+    /// It is of this protocol ([`protocol`](crate::wire::protocol)).
     pub protocol: Option<u8>,
     /// Its source port is one of these.
     pub source_ports: Option<RangeInclusive<u16>>,
@@ -214,87 +213,4 @@ fn addresses(head: &[u8]) -> Option<Addresses> {
     }
     let (source, destination) = (u32::from_be_bytes([s0, s1, s2, s3]), u32::from_be_bytes([d0, d1, d2, d3]));
     Some(Addresses::V4 { source, destination })
-}
-
-/// Why a text is no rule.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum RuleError {
-    /// It does not begin with what is to be done.
-    #[error("rule '{0}': begins with neither accept nor drop")]
-    Action(String),
-    /// There is a word that means nothing.
-    #[error("rule: '{0}' is none of from, to, proto, sport, dport")]
-    Word(String),
-    /// What should follow a word does not.
-    #[error("rule: {word} is followed by '{value}'; it takes {takes}")]
-    Value {
-        /// The word.
-        word: &'static str,
-        /// What follows.
-        value: String,
-        /// What should.
-        takes: &'static str,
-    },
-    /// A network has other bits set.
-    #[error("rule: {0}")]
-    Prefix(#[from] PrefixError),
-}
-
-/// `accept` or `drop`, and then any of `from NETWORK`, `to NETWORK`, `proto NAME`, `sport PORTS`, `dport PORTS`:
-/// `drop from 10.0.0.0/8 proto udp dport 5000-5999`.
-impl FromStr for Rule {
-    type Err = RuleError;
-
-    fn from_str(text: &str) -> Result<Self, RuleError> {
-        let mut words = text.split_whitespace();
-        let mut rule = match words.next() {
-            Some("accept") => Self::any(Action::Accept),
-            Some("drop") => Self::any(Action::Drop),
-            _ => return Err(RuleError::Action(text.into())),
-        };
-        while let Some(word) = words.next() {
-            let value = words.next().unwrap_or("");
-            match word {
-                "from" => rule.source = Some(network("from", value)?),
-                "to" => rule.destination = Some(network("to", value)?),
-                "proto" => rule.protocol = Some(protocol_of(value)?),
-                "sport" => rule.source_ports = Some(ports("sport", value)?),
-                "dport" => rule.destination_ports = Some(ports("dport", value)?),
-                _ => return Err(RuleError::Word(word.into())),
-            }
-        }
-        Ok(rule)
-    }
-}
-
-fn network(word: &'static str, value: &str) -> Result<Network, RuleError> {
-    let wrong =
-        || RuleError::Value { word, value: value.into(), takes: "an address, or a network as 10.0.0.0/8" };
-    let (address, bits) =
-        value.split_once('/').map_or((value, None), |(address, bits)| (address, Some(bits)));
-    let address: IpAddr = address.parse().map_err(|_| wrong())?;
-    let whole = if address.is_ipv4() { u32::BITS } else { u128::BITS } as u8;
-    let bits = bits.map_or(Ok(whole), str::parse).map_err(|_| wrong())?;
-    Ok(Network::new(address, bits)?)
-}
-
-fn protocol_of(value: &str) -> Result<u8, RuleError> {
-    let takes = "tcp, udp, icmp, icmpv6, or a number to 255";
-    match value {
-        "tcp" => Ok(protocol::TCP),
-        "udp" => Ok(protocol::UDP),
-        "icmp" => Ok(protocol::ICMP),
-        "icmpv6" => Ok(protocol::ICMPV6),
-        number => number.parse().map_err(|_| RuleError::Value { word: "proto", value: value.into(), takes }),
-    }
-}
-
-fn ports(word: &'static str, value: &str) -> Result<RangeInclusive<u16>, RuleError> {
-    let wrong = |_| RuleError::Value { word, value: value.into(), takes: "a port, or two as 5000-5999" };
-    let (first, last) = value.split_once('-').unwrap_or((value, value));
-    let (first, last) = (first.parse().map_err(wrong)?, last.parse().map_err(wrong)?);
-    if first > last {
-        return Err(RuleError::Value { word, value: value.into(), takes: "the lower port first" });
-    }
-    Ok(first..=last)
 }

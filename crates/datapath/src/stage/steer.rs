@@ -6,11 +6,8 @@ use super::{Stage, parsed};
 use crate::batch::{Batch, Verdict};
 use crate::queue::Outlet;
 use crate::reason::Reason;
-use crate::steering::{CpuMap, FlowLimit, Indirection, Refused, Toeplitz, admit};
+use crate::steering::{CpuMap, FlowLimit, Indirection, Toeplitz};
 use crate::wire::Frame;
-
-/// Packets that may wait for another worker (`net.core.netdev_max_backlog`, net/core/hotdata.c, 6.18).
-pub const BACKLOG_PACKETS: usize = 1000;
 
 /// Sends each packet to the worker that its flow belongs to; own ones pass. The packets of a flow take one way, so that they stay
 /// in order.
@@ -97,16 +94,14 @@ impl Steer {
             return Verdict::Pass;
         };
         // That there is no room at all is found when it is put in: until then there may be.
-        let waiting = (backlog.outlet.len() + backlog.coming).min(backlog.outlet.limit());
-        match admit(waiting, backlog.outlet.limit(), backlog.limit.as_mut(), hash) {
-            Ok(()) => {
-                backlog.coming += 1;
-                self.steered += 1;
-                Verdict::Deliver(backlog.queue)
-            }
-            Err(Refused::FlowLimit) => Verdict::Drop(Reason::FlowLimit),
-            Err(Refused::Full) => Verdict::Drop(Reason::BacklogFull),
+        let Backlog { queue, outlet, coming, limit } = backlog;
+        let waiting = outlet.len() + *coming;
+        if limit.as_mut().is_some_and(|flows| flows.stops(hash, waiting, outlet.limit())) {
+            return Verdict::Drop(Reason::FlowLimit);
         }
+        *coming += 1;
+        self.steered += 1;
+        Verdict::Deliver(*queue)
     }
 }
 
@@ -141,7 +136,8 @@ impl Stage for Steer {
         }
     }
 
+    /// Those for other workers may have found no room with them, and then are dropped too.
     fn events(&self) -> Vec<(&'static str, u64)> {
-        vec![("own", self.own), ("to other workers", self.steered)]
+        vec![("own", self.own), ("for other workers", self.steered)]
     }
 }

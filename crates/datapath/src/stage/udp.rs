@@ -6,14 +6,9 @@ use pagefrag::PacketBuf;
 
 use super::{Stage, parsed};
 use crate::batch::{Batch, Verdict};
-use crate::queue::Inlet;
 use crate::reason::Reason;
 use crate::wire::udp::{self, Verify};
 use crate::wire::{Frame, protocol};
-
-/// What a socket of the kernel holds is told in bytes; here it is packets. `net.core.rmem_default`, 212,992 bytes, is 277 of the smallest
-/// skbs (768 bytes of truesize; net/core/sock.c, 6.18).
-pub const SOCKET_PACKETS: usize = 277;
 
 /// Where there is no receiver for a port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -123,60 +118,5 @@ impl Stage for Udp {
 
     fn events(&self) -> Vec<(&'static str, u64)> {
         vec![("no such port", self.no_socket)]
-    }
-}
-
-/// A receiver: takes datagrams and reads them. It has a thread of its own, as a program with a socket has.
-#[derive(Debug)]
-pub struct Consumer {
-    inlet: Inlet,
-    totals: ConsumerTotals,
-}
-
-/// What a receiver has read.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct ConsumerTotals {
-    /// Datagrams.
-    pub packets: u64,
-    /// Their payload.
-    pub payload_bytes: u64,
-    /// All its bytes added up, so that each has been read.
-    pub sum: u64,
-}
-
-impl Consumer {
-    /// Of this queue.
-    pub fn new(inlet: Inlet) -> Self {
-        Self { inlet, totals: ConsumerTotals::default() }
-    }
-
-    /// Reads what waits, so many at most; how many there were.
-    pub fn read(&mut self, most: usize) -> usize {
-        let mut packets = 0;
-        while packets < most
-            && let Some(packet) = self.inlet.pop()
-        {
-            packets += 1;
-            self.totals.payload_bytes += packet.len() as u64;
-            let sum: u64 = packet.slices().flatten().map(|byte| u64::from(*byte)).sum();
-            self.totals.sum = self.totals.sum.wrapping_add(sum);
-        }
-        self.totals.packets += packets as u64;
-        packets
-    }
-
-    /// Reads until the queue is closed and empty. Where nothing waits, lets other threads run.
-    pub fn read_to_end(mut self) -> ConsumerTotals {
-        while !self.inlet.is_finished() {
-            if self.read(crate::BUDGET) == 0 {
-                std::thread::yield_now();
-            }
-        }
-        self.totals
-    }
-
-    /// What it has read so far.
-    pub fn totals(&self) -> ConsumerTotals {
-        self.totals
     }
 }

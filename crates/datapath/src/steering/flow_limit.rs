@@ -1,37 +1,6 @@
-//! What a backlog takes: no more than its limit, and when it fills up, no more of the flow that fills it.
+//! What a backlog that fills up does not take: more of the flow that fills it.
 
 use super::SteeringError;
-
-/// Why a backlog does not take a packet.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Refused {
-    /// More wait than its limit allows.
-    Full,
-    /// Its flow has more than half of what came lately.
-    FlowLimit,
-}
-
-/// Whether a backlog in which `waiting` packets are takes another one of the flow with this hash, as
-/// `enqueue_to_backlog` does (net/core/dev.c, 6.18): one that is not over the limit does, so that it may come to hold
-/// one more than that. The flow limit is asked when half of it is taken.
-#[inline]
-pub fn admit(
-    waiting: usize,
-    limit: usize,
-    flow_limit: Option<&mut FlowLimit>,
-    hash: u32,
-) -> Result<(), Refused> {
-    if waiting > limit {
-        return Err(Refused::Full);
-    }
-    if let Some(flow_limit) = flow_limit
-        && waiting >= limit / 2
-        && flow_limit.is_exceeded(hash)
-    {
-        return Err(Refused::FlowLimit);
-    }
-    Ok(())
-}
 
 /// Which flows the last 128 packets of a filling backlog were of (`skb_flow_limit` and `sd_flow_limit`,
 /// net/core/dev.c and dev.h, 6.18). Flows are told apart by a hash with 4096 values: two may share one, and then
@@ -83,6 +52,13 @@ impl FlowLimit {
         let is_exceeded = usize::from(*count) > FlowLimit::HISTORY / 2;
         self.exceeded += u64::from(is_exceeded);
         is_exceeded
+    }
+
+    /// Whether a backlog with this limit, in which `waiting` packets are, takes no more of the flow with this hash
+    /// (`skb_flow_limit`): that is asked, and the packet remembered, only where half of it is taken.
+    #[inline]
+    pub fn stops(&mut self, hash: u32, waiting: usize, limit: usize) -> bool {
+        waiting >= limit / 2 && self.is_exceeded(hash)
     }
 
     /// How often it was exceeded: column 11 of `/proc/net/softnet_stat`.
@@ -150,12 +126,9 @@ mod tests {
     fn it_is_asked_only_when_half_is_taken() {
         let mut limit = FlowLimit::default();
         while !limit.is_exceeded(9) {}
-        assert_eq!(admit(499, 1000, Some(&mut limit), 9), Ok(()));
-        assert_eq!(admit(500, 1000, Some(&mut limit), 9), Err(Refused::FlowLimit));
-        assert_eq!(admit(500, 1000, Some(&mut limit), 10), Ok(()));
-        assert_eq!(admit(500, 1000, None, 9), Ok(()));
-        assert_eq!(admit(1000, 1000, None, 9), Ok(()), "as the kernel, which asks for more than the limit");
-        assert_eq!(admit(1001, 1000, None, 9), Err(Refused::Full));
+        assert!(!limit.stops(9, 499, 1000));
+        assert!(limit.stops(9, 500, 1000));
+        assert!(!limit.stops(10, 500, 1000));
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //!
 //! [`Toeplitz`] is the hash of receive-side scaling, as network devices compute it. From there either an
 //! [`Indirection`] table leads to a queue, as in a device, or a [`CpuMap`] to a CPU, as in receive packet steering.
-//! What waits at the other end is bounded by [`admit`], which may have a [`FlowLimit`].
+//! Where what waits at the other end fills up, a [`FlowLimit`] keeps one flow from taking all the room.
 //!
 //! ```
 //! use datapath::steering::{CpuMap, Key, Toeplitz};
@@ -21,6 +21,6 @@ mod flow_limit;
 mod targets;
 mod toeplitz;
 
-pub use flow_limit::{FlowLimit, Refused, admit};
+pub use flow_limit::FlowLimit;
 pub use targets::{CpuMap, Indirection, SteeringError};
 pub use toeplitz::{Key, Toeplitz, toeplitz};

@@ -6,8 +6,8 @@
 //!
 //! | table | for | what it costs |
 //! |---|---|---|
-//! | [`Dir24`] | IPv4 | 32 MiB whatever the routes; one access for prefixes up to /24, two beyond |
-//! | [`Poptrie`] | IPv6; IPv4 if memory is short | 9 MiB for 1,000,000 routes of IPv4, 10 for 220,000 of IPv6; one access for each 6 bits |
+//! | [`Dir24`] | IPv4; the router does not use it | 32 MiB whatever the routes; one access for prefixes up to /24, two beyond |
+//! | [`Poptrie`] | IPv4 and IPv6: the router's | 9 MiB for 1,000,000 routes of IPv4, 10 for 220,000 of IPv6; one access for each 6 bits |
 //!
 //! Both answer bursts faster than single addresses: the accesses of one do not depend on those of another, and the
 //! CPU has many under way at once, as long as no wrong guess of a branch stops it. So `lookup_burst` works in stages,

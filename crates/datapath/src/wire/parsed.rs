@@ -33,26 +33,6 @@ pub enum PassedBy {
     EtherType,
 }
 
-impl PassedBy {
-    /// All of them, in the order of [`index`](PassedBy::index).
-    pub const ALL: [PassedBy; 3] = [PassedBy::Vlan, PassedBy::Length, PassedBy::EtherType];
-
-    /// Its place in [`ALL`](PassedBy::ALL), for arrays of counters.
-    #[inline]
-    pub const fn index(self) -> usize {
-        self as usize
-    }
-
-    /// As the counter is called.
-    pub const fn name(self) -> &'static str {
-        match self {
-            PassedBy::Vlan => "vlan",
-            PassedBy::Length => "length-not-type",
-            PassedBy::EtherType => "ether-type",
-        }
-    }
-}
-
 /// An IP packet in its frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Parsed {

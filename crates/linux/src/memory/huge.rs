@@ -11,7 +11,7 @@ use crate::SyscallError;
 pub const HUGE_PAGE_BYTES: usize = 2 << 20;
 
 /// Asks the kernel to use huge pages for a large table (madvise(2), MADV_HUGEPAGE): fewer misses of the TLB where accesses
-/// are random. Best before it is filled, as pages are made when they are first written; later, see [`collapse_huge`].
+/// are random. To be called before it is filled, as pages are made when they are first written.
 ///
 /// Returns how many bytes can have huge pages: whole ones of [`HUGE_PAGE_BYTES`], aligned, inside the slice; 0 if there are
 /// none, and then nothing was asked. What was really got, [`huge_bytes`] tells. The content is not touched.
@@ -19,35 +19,21 @@ pub const HUGE_PAGE_BYTES: usize = 2 << 20;
 /// # Errors
 /// EINVAL where the kernel was built without transparent huge pages.
 pub fn advise_huge<T>(table: &mut [T]) -> Result<usize, SyscallError> {
-    advise(table, libc::MADV_HUGEPAGE, "madvise MADV_HUGEPAGE")
-}
-
-/// Moves what is already in a table into huge pages, now (madvise(2), MADV_COLLAPSE, since Linux 6.1). Takes the time of a copy.
-/// Returns as [`advise_huge`].
-///
-/// # Errors
-/// ENOMEM or EAGAIN when there are no free huge pages, EINVAL on an older kernel. Part of it may have been moved.
-pub fn collapse_huge<T>(table: &mut [T]) -> Result<usize, SyscallError> {
-    advise(table, libc::MADV_COLLAPSE, "madvise MADV_COLLAPSE")
+    let Some(range) = whole_pages(table, HUGE_PAGE_BYTES) else { return Ok(0) };
+    let start = table.as_mut_ptr().cast::<u8>();
+    let start = start.wrapping_add(range.start - start.addr());
+    // SAFETY: the range lies inside memory that `table` borrows alone; the advice does not change what is in it.
+    let answer = unsafe { libc::madvise(start.cast(), range.len(), libc::MADV_HUGEPAGE) };
+    match answer {
+        0 => Ok(range.len()),
+        _ => Err(SyscallError::last("madvise MADV_HUGEPAGE", format!("{} bytes", range.len()))),
+    }
 }
 
 /// How many bytes of the huge pages that lie wholly inside the slice are mapped as such now. None where the kernel does not
 /// tell (the ioctl PAGEMAP_SCAN, since Linux 6.7).
 pub fn huge_bytes<T>(table: &[T]) -> Option<usize> {
     scan_huge(whole_pages(table, HUGE_PAGE_BYTES)?).ok()
-}
-
-fn advise<T>(table: &mut [T], advice: libc::c_int, call: &'static str) -> Result<usize, SyscallError> {
-    let Some(range) = whole_pages(table, HUGE_PAGE_BYTES) else { return Ok(0) };
-    let start = table.as_mut_ptr().cast::<u8>();
-    let start = start.wrapping_add(range.start - start.addr());
-    // SAFETY: the range lies inside memory that `table` borrows alone; neither advice changes what is in it, and the kernel
-    // keeps it mapped throughout.
-    let answer = unsafe { libc::madvise(start.cast(), range.len(), advice) };
-    match answer {
-        0 => Ok(range.len()),
-        _ => Err(SyscallError::last(call, format!("{} bytes", range.len()))),
-    }
 }
 
 /// The addresses of the whole pages of this size inside; none if there are none.
@@ -127,17 +113,15 @@ mod tests {
 
     #[test]
     fn advice_leaves_the_content_alone() {
-        for advise in [advise_huge::<u64>, collapse_huge::<u64>] {
-            let mut table: Vec<u64> = (0..1 << 20).collect();
-            match advise(&mut table) {
-                // 8 MiB hold at least three huge pages, wherever they begin.
-                Ok(bytes) => assert!((3 * HUGE_PAGE_BYTES..=8 << 20).contains(&bytes), "{bytes}"),
-                Err(error) => assert!(error.to_string().starts_with("madvise"), "{error}"),
-            }
-            assert!(table.iter().copied().eq(0..1 << 20));
-            if let Some(bytes) = huge_bytes(&table) {
-                assert!(bytes <= 8 << 20 && bytes.is_multiple_of(HUGE_PAGE_BYTES), "{bytes}");
-            }
+        let mut table: Vec<u64> = (0..1 << 20).collect();
+        match advise_huge(&mut table) {
+            // 8 MiB hold at least three huge pages, wherever they begin.
+            Ok(bytes) => assert!((3 * HUGE_PAGE_BYTES..=8 << 20).contains(&bytes), "{bytes}"),
+            Err(error) => assert!(error.to_string().starts_with("madvise"), "{error}"),
+        }
+        assert!(table.iter().copied().eq(0..1 << 20));
+        if let Some(bytes) = huge_bytes(&table) {
+            assert!(bytes <= 8 << 20 && bytes.is_multiple_of(HUGE_PAGE_BYTES), "{bytes}");
         }
     }
 

@@ -1,9 +1,9 @@
 //! Memory for packet buffers: huge pages, and pages of one NUMA node.
 //!
-//! A [`Region`] is mapped and made present once, and gives blocks to the caches and pools of `pagefrag`, which is cheaper than
+//! An [`Arena`] is mapped and made present once, and gives blocks to the caches and pools of `pagefrag`, which is cheaper than
 //! the heap where a pool takes pages from it: a page of 4096 bytes, aligned so, takes two from most heaps.
 //!
-//! What was asked for and what was got are two things: [`Region::got`] asks the kernel.
+//! What was asked for and what was got are two things: [`Arena::got`] asks the kernel.
 
 mod buddy;
 mod huge;
@@ -18,7 +18,7 @@ use pagefrag::{Heap, Memory};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 
 use buddy::Buddy;
-pub use huge::{HUGE_PAGE_BYTES, advise_huge, collapse_huge, huge_bytes};
+pub use huge::{HUGE_PAGE_BYTES, advise_huge, huge_bytes};
 
 use crate::SyscallError;
 
@@ -64,10 +64,10 @@ pub struct Got {
 /// Memory for `pagefrag::Source::new`. A clone is the same region: keep one to ask what was got.
 ///
 /// ```
-/// use linux::memory::{Pages, Region, Want};
+/// use linux::memory::{Pages, Arena, Want};
 /// use pagefrag::{PagePool, PoolConfig, Source};
 ///
-/// let region = Region::map(Want { bytes: 8 << 20, pages: Pages::Transparent, ..Want::default() })?;
+/// let region = Arena::map(Want { bytes: 8 << 20, pages: Pages::Transparent, ..Want::default() })?;
 /// let mut pool = PagePool::new(PoolConfig::default().with_source(Source::new(region.clone()).share()));
 /// let page = pool.alloc()?;
 /// assert_eq!(region.free_bytes(), (8 << 20) - page.block_bytes());
@@ -76,7 +76,7 @@ pub struct Got {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Debug)]
-pub struct Region(Arc<Inner>);
+pub struct Arena(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
@@ -85,13 +85,13 @@ struct Inner {
     or_heap: bool,
 }
 
-impl Region {
+impl Arena {
     /// Maps a region and makes all of it present, so that no page fault is left for a packet.
     ///
     /// # Errors
     /// ENOMEM when there are not so many (reserved huge) pages; EINVAL for a node that is not there; EPERM where a container
     /// does not allow a choice of node.
-    pub fn map(want: Want) -> Result<Region, SyscallError> {
+    pub fn map(want: Want) -> Result<Arena, SyscallError> {
         let unit = if want.pages == Pages::Ordinary { GRANULE_BYTES } else { HUGE_PAGE_BYTES };
         let object = || format!("{} bytes of {:?} memory", want.bytes, want.pages);
         let bytes = want.bytes.max(1).checked_next_multiple_of(unit);
@@ -114,7 +114,7 @@ impl Region {
             .populate()
             .map_err(|error| SyscallError::new("madvise MADV_POPULATE_WRITE", object(), error))?;
         let free = Mutex::new(Buddy::new((bytes / GRANULE_BYTES) as u32));
-        Ok(Region(Arc::new(Inner { stretch, free, or_heap: want.or_heap })))
+        Ok(Arena(Arc::new(Inner { stretch, free, or_heap: want.or_heap })))
     }
 
     /// What the kernel has given, as it is now: it may split huge pages, and move what is on a node.
@@ -147,7 +147,7 @@ impl Region {
 // SAFETY: the buddy allocator gives every granule out once until it is back (its tests), inside the stretch, which is mapped
 // as long as the region is; the kernel made its pages zero, and `alloc` makes those zero that were used. What comes from the
 // heap keeps the heap's promises, and is told by its address.
-unsafe impl Memory for Region {
+unsafe impl Memory for Arena {
     fn alloc(&self, layout: Layout) -> Option<NonNull<u8>> {
         let data = self.alloc_used(layout)?;
         if self.has(data) {
@@ -174,7 +174,7 @@ unsafe impl Memory for Region {
         }
         let start = (data.addr().get() - self.0.stretch.start.addr().get()) / GRANULE_BYTES;
         if let Some(order) = order(layout) {
-            Region::free(self).free(start as u32, order);
+            Arena::free(self).free(start as u32, order);
         }
     }
 

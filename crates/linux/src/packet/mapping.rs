@@ -69,7 +69,8 @@ impl Mapping {
     pub(crate) fn word32(&self, offset: usize) -> &AtomicU32 {
         let word = self.at(offset, size_of::<AtomicU32>(), align_of::<AtomicU32>());
         // SAFETY: `at` checked bounds and alignment (a mapping starts on a page); the memory lives as long as
-        // `self`; any value is valid; every access to it in this process is atomic or through `&mut self`.
+        // `self`; any value is valid; every access to it in this process is atomic or through `&mut self`,
+        // and owners that give stretches out by `at` lend no words of them.
         unsafe { AtomicU32::from_ptr(word.cast()) }
     }
 
@@ -115,7 +116,8 @@ impl Mapping {
         }
     }
 
-    /// The address of a byte, to hand to the kernel. Not for access in this process.
+    /// The address of a byte, to hand to the kernel; or for an owner that gives every stretch out once and lends nothing of it
+    /// itself, as `xsk::Region` does.
     ///
     /// # Panics
     /// When the stretch of `len` bytes from `offset` is not wholly inside.

@@ -14,6 +14,7 @@ mod receive;
 mod redirect;
 mod region;
 mod ring;
+mod when_free;
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -31,6 +32,7 @@ pub use pages::{PageReceiver, PageSender, PagesSpec, Received, open_pages};
 pub use receive::wait_any;
 pub use redirect::redirecting;
 pub use region::Region;
+pub use when_free::when_free;
 
 /// Option of a descriptor: the frame goes on in the next one (`XDP_PKT_CONTD`, Linux 6.6).
 pub const MORE_FRAGMENTS: u32 = libc::XDP_PKT_CONTD;

@@ -3,7 +3,7 @@
 use alloc::vec::Vec;
 use core::fmt;
 
-use crate::{Align, Frag};
+use crate::Align;
 
 mod copy_break;
 mod error;
@@ -42,7 +42,7 @@ pub struct PacketBuf {
 
 impl PacketBuf {
     /// An empty packet in this memory, whose data will begin after `headroom` bytes (all that there are, if there are not so
-    /// many): a [`Frag`], a [`Page`](crate::Page), a `Box<[u8]>`, or a [`Piece`], of which all the memory is used.
+    /// many): a [`Frag`](crate::Frag), a [`Page`](crate::Page), a `Box<[u8]>`, or a [`Piece`], of which all the memory is used.
     ///
     /// **For a frame that is in the memory already**, and is shown by [`put`](PacketBuf::put), the same holds as for the kernel's
     /// `build_skb`: it must end before the trailer, which is written now. Where it may not, make the packet
@@ -55,12 +55,6 @@ impl PacketBuf {
     pub fn new(memory: impl Into<Piece>, headroom: usize) -> PacketBuf {
         let Piece { storage, .. } = memory.into();
         PacketBuf { slot: Slot::new(storage, headroom) }
-    }
-
-    /// [`new`](PacketBuf::new) in a fragment.
-    #[inline]
-    pub fn with_frag(frag: Frag, headroom: usize) -> PacketBuf {
-        PacketBuf::new(frag, headroom)
     }
 
     /// The data of the head: all of a linear packet, the headers of one that has pieces attached.
@@ -190,7 +184,8 @@ impl PacketBuf {
     }
 
     /// Adds these bytes at the end without copying them. Nothing can be put any more, until the packet is
-    /// [made linear](PacketBuf::linearize). An empty piece is dropped. The first one allocates.
+    /// [made linear](PacketBuf::linearize). An empty piece is dropped. The first one
+    /// allocates only where the packet has no trailer; the second one and those after it may.
     pub fn attach(&mut self, piece: impl Into<Piece>) {
         let piece = piece.into();
         if !piece.is_empty() {

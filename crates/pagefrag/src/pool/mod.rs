@@ -33,7 +33,7 @@ pub use config::PoolConfig;
 pub use page::Page;
 pub use stats::PoolStats;
 
-use crate::{Align, AllocError, PacketBuf, Piece, block::Refusal, packet::Counted};
+use crate::{Align, AllocError, PacketBuf, block::Refusal, packet::Counted};
 
 /// Pages for one thread, made and used by it, which come back from any.
 ///
@@ -136,14 +136,6 @@ impl PagePool {
             Counted::Page(part) if part.is_kept_by(&self.home) => self.recycle_part(part),
             counted => other.recycle_counted(counted),
         });
-    }
-
-    /// Ends a piece of a packet: as [`recycle`](PagePool::recycle) if it is a page; any other is dropped.
-    #[inline]
-    pub fn recycle_piece(&mut self, piece: Piece) {
-        if let Some(counted) = piece.into_counted() {
-            self.recycle_counted(counted);
-        }
     }
 
     #[inline]

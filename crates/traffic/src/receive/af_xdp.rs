@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use linux::bpf::{Link, Map, Program, ProgramKind, ProgramSpec, XdpMode};
-use linux::xsk::{self, BindMode, Descriptor, XskSocket, XskSpec};
+use linux::xsk::{self, BindMode, Descriptor, XskSocket, XskSpec, when_free};
 
 use super::program;
 use super::tally::Tally;
 use super::{Loss, ReceiveError, Receiver, ReceiverKind, attach, failed};
-use crate::af_xdp::open_when_free;
+use crate::backend::STALL;
 
 /// Room that the kernel keeps in front of each frame (`XDP_PACKET_HEADROOM`).
 const HEADROOM_BYTES: u32 = 256;
@@ -66,7 +66,7 @@ impl AfXdpReceiver {
                 mode: spec.mode,
                 ..XskSpec::receiver(spec.ifindex, queue, spec.entries)
             };
-            let mut socket = open_when_free(&shape).map_err(&failed)?;
+            let mut socket = when_free(STALL, || XskSocket::open(&shape)).map_err(&failed)?;
             socket.fill(&chunks);
             map.update_socket(queue, &socket).map_err(&failed)?;
             sockets.push(socket);

@@ -221,10 +221,11 @@ fn af_xdp(name: &str, queue: Option<u32>, ground: &Ground<'_>, wanted: Use) -> R
              (af-xdp:{name}:0), or give it as many queues (ethtool -L {name} rx {threads} tx {threads})"
         ),
     }
-    let device = AfXdp::open(memory, &xdp_spec(&link, queue, threads))?;
+    let sends_only = wanted.receivers == 0;
+    let device = AfXdp::open(memory, &AfXdpSpec { sends_only, ..xdp_spec(&link, queue, threads) })?;
     let mut opened = Opened::new(facts_of(&link));
     for (rx, tx) in device.queues {
-        // A side that is not used goes, and its socket with it; the program stays with the other.
+        // A side that is not used goes; the socket stays with the other, the program with the receiving one.
         if opened.rx.len() < wanted.receivers {
             opened.rx.push(RxQueue::LandsIn(Box::new(rx), Box::new(memory.pool())));
         }
