@@ -375,7 +375,7 @@ mod tests {
     #[test]
     fn polling_is_on_where_a_setting_needs_it() {
         let polled = Blueprint { napi: true, ..blueprint(FlowSetting::default()) };
-        assert!(polled.plan().unwrap().to_string().contains("gro"), "{}", polled.plan().unwrap());
-        assert!(!blueprint(FlowSetting::default()).plan().unwrap().to_string().contains("gro"));
+        assert!(polled.plan().unwrap().to_string().contains("GRO"), "{}", polled.plan().unwrap());
+        assert!(!blueprint(FlowSetting::default()).plan().unwrap().to_string().contains("GRO"));
     }
 }

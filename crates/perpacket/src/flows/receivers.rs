@@ -92,7 +92,7 @@ pub(crate) struct Tally {
 pub(crate) struct FlowTally {
     pub(crate) received: u64,
     pub(crate) reordered: u64,
-    /// From the first reordered one on, or the first packet.
+    /// None before the first packet.
     window: Option<Window>,
 }
 
