@@ -154,7 +154,7 @@ fn sizes_are_a_table_and_a_plot_and_a_scenario_repeats_it() {
     let toml = scratch.file("scenario.toml");
     let scenario = toml::to_string(&record.head.scenario).unwrap();
     std::fs::write(&toml, &scenario).unwrap();
-    let again = perpacket(&["run", &toml, "--no-save"]);
+    let again = perpacket(&["run", &toml]);
     assert!(matches!(again.code, Some(0 | 1 | 3)), "{again:?}\n{scenario}");
     assert!(again.stdout.contains("udp") && again.stdout.contains("1518"), "{again:?}");
 }

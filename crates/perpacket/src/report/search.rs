@@ -201,14 +201,21 @@ fn senders_limit(searched: &Searched, goal: usize) -> String {
         ratio => format!("at most {} % lost", ratio * 100.0),
     };
     let why = searched.shared.as_ref().map_or(String::new(), |shared| format!(": {shared}"));
-    format!(
-        "{} {}: {what} up to {} pps, which is all the sender can offer ({} pps sent where {} were asked for){why}\n",
+    let mut text = format!(
+        "{} {}: {what} up to {} pps, which is all the sender can offer (not {} pps){why}\n",
         searched.place.name(),
         result.goal.name,
         whole(lower),
-        whole(sender.achieved_pps),
         whole(sender.not_offered_pps)
-    )
+    );
+    if sender.achieved_pps > sender.not_offered_pps {
+        let _ = writeln!(
+            text,
+            "  asked for more, it sent up to {} pps: a steady pace is what it could not hold, for other work on this machine",
+            whole(sender.achieved_pps)
+        );
+    }
+    text
 }
 
 /// Where packets were lost at the upper bound, over all repetitions.
