@@ -33,6 +33,9 @@ use crate::trial::{Course, Load, Trial};
 /// First source address of a flood, and the network of all of them.
 const FIRST_SOURCE: std::net::Ipv4Addr = std::net::Ipv4Addr::new(10, 0, 0, 1);
 const SOURCES: (std::net::Ipv4Addr, u8) = (std::net::Ipv4Addr::new(10, 0, 0, 0), 8);
+/// How long packets may take that are injected at once, in ns, and how many they may be.
+const BURST_NS: f64 = 25_000.0;
+const MOST_BATCH: u32 = 16;
 /// Source port of all packets.
 pub(super) const SOURCE_PORT: u16 = 1024;
 /// How long is waited for packets that are on their way: since the last one came, and in all.
@@ -165,7 +168,7 @@ impl Arena {
         let received_before = self.receivers.received();
         let before = self.read_counters()?;
         let cpus_before = read_cpu_times();
-        let offered = self.sender().send(load, stop, &mut watch)?;
+        let offered = self.sender(load).send(load, stop, &mut watch)?;
         let (received, grown) = self.drain(&offered, received_before, &before)?;
         let cpus = cpus_before.zip(read_cpu_times()).map(|(then, now)| account::cpu_use(&then, &now));
         let tallies = self.receivers.collect()?;
@@ -182,7 +185,7 @@ impl Arena {
         Ok(FlowTrial { run, trial })
     }
 
-    fn sender(&self) -> Sender<'_> {
+    fn sender(&self, load: &Load) -> Sender<'_> {
         let (role, device) = home(self.backend);
         Sender {
             kind: self.backend,
@@ -191,6 +194,7 @@ impl Arena {
             netns: Some(self.netns(role)),
             ifindex: self.lab.device(role, device).ifindex,
             cpu: self.blueprint.sender_cpu,
+            batch: (self.backend == BackendKind::Inject).then(|| batch(load.interval_ns())),
         }
     }
 
@@ -316,6 +320,13 @@ impl Course for Arena {
     }
 }
 
+/// Packets that are injected at once: those of a short time, as a network card hands over between two interrupts. One by
+/// one, each would be paid for as a batch.
+fn batch(interval_ns: f64) -> u32 {
+    let most = (BURST_NS / interval_ns).clamp(1.0, f64::from(MOST_BATCH)) as u32;
+    1 << most.ilog2()
+}
+
 /// The namespace and the device that a way in sends from.
 fn home(kind: BackendKind) -> (&'static str, &'static str) {
     if kind == BackendKind::Inject { (SYS, INGRESS) } else { (GEN, INGRESS_PEER) }
@@ -370,6 +381,11 @@ mod tests {
         assert_eq!(flood.frame().sources, 1_000_000);
         assert!(flood.frame().check().is_ok());
         assert!(!blueprint(FlowSetting::default()).plan().unwrap().to_string().contains("10.0.0.0"));
+    }
+
+    #[test]
+    fn packets_of_a_short_time_are_injected_at_once() {
+        assert_eq!([750e3, 10e6, 200e3, 10e3].map(|pps| batch(1e9 / pps)), [16, 16, 4, 1]);
     }
 
     #[test]

@@ -67,6 +67,9 @@ pub(crate) struct Sender<'a> {
     pub(crate) ifindex: u32,
     /// The CPU that it runs on.
     pub(crate) cpu: usize,
+    /// Frames that a program in the kernel hands on together, a power of two up to 256; none: as few as hold the rate where frames
+    /// cost little. Others decide by themselves.
+    pub(crate) batch: Option<u32>,
 }
 
 /// What a sender did.
@@ -156,7 +159,7 @@ impl Sender<'_> {
             write_packet: &write,
             shortens: false,
             pace: Some(pace),
-            batch: None,
+            batch: self.batch,
         })?;
         Ok(Box::new(generator))
     }
@@ -293,6 +296,7 @@ mod tests {
             netns: None,
             ifindex: 0,
             cpu,
+            batch: None,
         };
         let offered = sender.send(&LOAD, &Stop::listen().unwrap(), |_| ()).unwrap();
         assert_eq!(offered.packets, LOAD.packets);
