@@ -134,10 +134,11 @@ fn summary() -> Summary {
         ],
         generated: Some(generated()),
         datapath: Some(datapath()),
+        flows: Some(Flows::default()),
         search: vec![SearchRow {
             trials: 2,
-            offered_pps: Some(1e6),
             goals: vec![goal()],
+            sender: Some(SenderBound { not_offered_pps: 2e6, offered_pps: None, achieved_pps: 1.5e6 }),
             ..SearchRow::default()
         }],
         stopped: Some("time up".to_owned()),
