@@ -198,6 +198,7 @@ impl Course for DatapathCourse {
             kind: self.kind,
             frame: &self.frame,
             turn: Turn::Flows,
+            batch: None,
             netns: Some(self.lab.netns(GEN)),
             ifindex: self.lab.device(GEN, INGRESS_PEER).ifindex,
             cpu: self.cpu,

@@ -98,6 +98,7 @@ impl Course for KernelCourse {
             kind: self.kind,
             frame: &self.frame,
             turn: Turn::Flows,
+            batch: None,
             netns: Some(self.lab.netns(role)),
             ifindex: self.lab.device(role, device).ifindex,
             cpu: self.cpu,
