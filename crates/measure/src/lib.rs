@@ -29,7 +29,6 @@
 //! | [`gaps`] | how evenly packets followed each other |
 //! | [`delay`] | how long packets were on their way |
 //! | [`window`] | which numbered packets were lost, came twice, or out of order |
-//! | [`arrivals`] | both of these for each flow, as a receiver sees the stamps of packets |
 //! | [`share`] | what a few runs received, and whether one setting receives more |
 //! | [`search`] | the highest load that meets a loss ratio |
 //! | [`foil`] | the usual methods that mislead, for tables beside ours |
@@ -56,7 +55,6 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 #![forbid(unsafe_code)]
 
-pub mod arrivals;
 pub mod calibrate;
 pub mod cluster;
 pub mod crossover;

@@ -1,4 +1,4 @@
-//! What it costs a receiver to look at a stamp: `cargo run --release -p measure --example arrivals`.
+//! What it costs a receiver to look at a stamp: `cargo run --release -p measure --example stamps`.
 //!
 //! Ten million packets of several flows in turn, with delays of 8 to 16 µs, and one pair in 64 in the wrong order. Every line is run in
 //! turn, several times; printed are the fastest and the middle run, in ns for each packet.
@@ -7,7 +7,6 @@
 use std::hint::black_box;
 use std::time::Instant;
 
-use measure::arrivals::{Arrivals, Packet, Shape};
 use measure::delay::Delays;
 use measure::window::Window;
 
@@ -39,6 +38,12 @@ fn main() {
     }
 }
 
+/// What a stamp says.
+struct Packet {
+    sequence: u64,
+    sent_ns: u64,
+}
+
 /// Makes packets and when they came.
 #[inline(always)]
 fn packets(mut take: impl FnMut(Packet, u64)) {
@@ -50,7 +55,7 @@ fn packets(mut take: impl FnMut(Packet, u64)) {
         // One pair in 64 is swapped.
         let sequence = index ^ u64::from(index >> 1 & 63 == 0);
         let sent_ns = index * 100;
-        take(Packet { stream: 0, sequence, sent_ns }, sent_ns + delay);
+        take(Packet { sequence, sent_ns }, sent_ns + delay);
     }
 }
 
@@ -66,8 +71,14 @@ fn delays() {
     black_box(delays.count());
 }
 
+/// As a receiver of these flows does it: a window for each, delays for all.
 fn both(flows: u16) {
-    let mut arrivals = Arrivals::new(Shape::new(flows, 1));
-    packets(|packet, now| _ = arrivals.record(packet, now));
-    black_box(arrivals.outcome().total().unique);
+    let mut windows = vec![Window::new(); flows.into()];
+    let mut delays = Delays::new();
+    packets(|packet, now| {
+        delays.record_between(packet.sent_ns, now);
+        let flows = u64::from(flows);
+        _ = windows[(packet.sequence % flows) as usize].record(packet.sequence / flows);
+    });
+    black_box((windows.iter().map(|window| window.account().unique).sum::<u64>(), delays.count()));
 }
