@@ -3,14 +3,18 @@
 use std::thread;
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use lab::Lab;
 use lab::counters::{Reader, Snapshot, diff};
 use measure::ledger::{Count, Ledger};
 
+use crate::cell::Cell;
 use crate::ledger::{self, Grown};
 use crate::paths::{FAR, GEN, SYS};
+use crate::rig::kernel::seen_by;
 use crate::stop::Deadline;
+use crate::trial::sender::Offered;
+use crate::trial::{Load, Trial};
 
 /// How long packets may take to arrive after the last one was sent, and after how much time without a new one the rest is taken
 /// to be lost.
@@ -69,21 +73,37 @@ pub(super) trait Arrivals {
     fn on_the_way(&self) -> &[(&'static str, &'static str)];
 }
 
-/// Waits until every packet that was sent has arrived or is known to be lost, or nothing changes any more; where all of them
-/// ended.
+/// What became of the packets of a cell that were sent: waits until every one has arrived or is known to be lost, or nothing
+/// changes any more.
 pub(super) fn settle(
-    name: &str,
-    frame_bytes: u32,
-    sent: &Count,
+    cell: &Cell,
+    load: &Load,
+    offered: Offered,
     arrivals: &mut dyn Arrivals,
     counters: &mut Counters,
-) -> Result<Ledger> {
+) -> Result<Trial> {
+    let kind = cell.setting.backend.context("a trial needs a way in that is settled")?;
+    let sent = Count { packets: offered.packets, seen_by: seen_by(kind).into() };
+    let book = Ledger::new(cell.path.name(), Some(cell.frame_bytes), sent);
+    let ledger = drain(&book, arrivals, counters)?;
+    Ok(Trial {
+        load: *load,
+        sent: offered.packets,
+        received: ledger.received_packets(),
+        wall_ns: offered.wall_ns,
+        gaps: offered.gaps,
+        ledger,
+    })
+}
+
+/// A ledger of what was sent, with what arrived and what was lost until nothing changes any more.
+fn drain(empty: &Ledger, arrivals: &mut dyn Arrivals, counters: &mut Counters) -> Result<Ledger> {
     let deadline = Deadline::after(DRAIN);
     let (mut last, mut changed_at, mut explained_at) = (None, Duration::ZERO, Duration::ZERO);
     loop {
         let arrived = arrivals.arrived()?;
         let packets = arrived.packets;
-        let mut book = Ledger::new(name, Some(frame_bytes), sent.clone());
+        let mut book = empty.clone();
         book.received.push(arrived);
         // More than were sent: nothing that is waited for makes it right.
         if book.unaccounted() <= 0 {

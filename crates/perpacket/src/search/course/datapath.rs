@@ -21,7 +21,6 @@ use crate::ledger::Grown;
 use crate::paths::XDP_DROPS;
 use crate::paths::ending::{Hook, ProgramCount, Terminal, attach_counter};
 use crate::paths::topology::{self, EGRESS, EGRESS_PEER, FAR, GEN, INGRESS, INGRESS_PEER, SYS};
-use crate::rig::kernel::seen_by;
 use crate::scenario::{
     DATAPATH_JOB, Datapath, Devices, Network, PortKind, Receiving, Running, SCHEMA, StageName, UdpQueues,
 };
@@ -205,17 +204,7 @@ impl Course for DatapathCourse {
         };
         let mut end = Since::now(&mut self.end)?;
         let offered = sender.send(load, stop, |_| ())?;
-        let sent = Count { packets: offered.packets, seen_by: seen_by(self.kind).into() };
-        let (name, bytes) = (self.cell.path.name(), self.cell.frame_bytes);
-        let ledger = settle(name, bytes, &sent, &mut end, &mut self.counters)?;
-        Ok(Trial {
-            load: *load,
-            sent: offered.packets,
-            received: ledger.received_packets(),
-            wall_ns: offered.wall_ns,
-            gaps: offered.gaps,
-            ledger,
-        })
+        settle(&self.cell, load, offered, &mut end, &mut self.counters)
     }
 }
 

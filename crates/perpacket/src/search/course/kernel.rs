@@ -11,7 +11,6 @@ use super::reader::Readers;
 use super::{Cpus, Laid};
 use crate::cell::{Cell, PathName};
 use crate::paths::{self, Ending, GEN, INGRESS, INGRESS_PEER, SYS, topology};
-use crate::rig::kernel::seen_by;
 use crate::stop::Stop;
 use crate::trial::sender::{Sender, Turn};
 use crate::trial::{Course, Load, Trial};
@@ -105,17 +104,7 @@ impl Course for KernelCourse {
         };
         let mut end = Since::now(&mut self.end, self.cell.path)?;
         let offered = sender.send(load, stop, |_| ())?;
-        let sent = Count { packets: offered.packets, seen_by: seen_by(self.kind).into() };
-        let (name, bytes) = (self.cell.path.name(), self.cell.frame_bytes);
-        let ledger = settle(name, bytes, &sent, &mut end, &mut self.counters)?;
-        Ok(Trial {
-            load: *load,
-            sent: offered.packets,
-            received: ledger.received_packets(),
-            wall_ns: offered.wall_ns,
-            gaps: offered.gaps,
-            ledger,
-        })
+        settle(&self.cell, load, offered, &mut end, &mut self.counters)
     }
 }
 
