@@ -11,6 +11,8 @@ use crate::quantile::{Interval, median, median_ranks, order_statistics};
 
 /// What is asked of an interval where the runs are enough.
 const CONFIDENCE: f64 = 0.95;
+/// The least level of an interval that says anything: that of five values.
+pub const VERDICT_CONFIDENCE: f64 = 0.9;
 
 /// A median, its interval, and how sure that is.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
@@ -44,7 +46,7 @@ pub enum ShareVerdict {
     FewerReceived,
     /// No pair differs.
     NoDifference,
-    /// The interval has 0 in it, or there is one pair only.
+    /// The interval has 0 in it, or there are fewer than five pairs, whose interval has no level worth the name.
     Inconclusive,
 }
 
@@ -56,7 +58,8 @@ pub fn median_of(values: &[f64]) -> Option<MedianOf> {
     let median = median(&mut values)?;
     let (low, high) = median_ranks(n, CONFIDENCE).unwrap_or((1, n));
     let below = Binomial::new(0.5, n as u64).ok()?.cdf(low as u64 - 1);
-    let confidence = (1.0 - 2.0 * below).max(0.0);
+    // One value is no interval, whatever the rounding of the sum says.
+    let confidence = if low == high { 0.0 } else { (1.0 - 2.0 * below).max(0.0) };
     Some(MedianOf { median, interval: order_statistics(&mut values, low, high), confidence })
 }
 
@@ -66,7 +69,7 @@ pub fn compare(pairs: &[(f64, f64)]) -> Option<ShareDifference> {
     let difference = median_of(&differences)?;
     let Interval { low, high } = difference.interval;
     let verdict = match () {
-        () if pairs.len() < 2 => ShareVerdict::Inconclusive,
+        () if difference.confidence < VERDICT_CONFIDENCE => ShareVerdict::Inconclusive,
         () if differences.iter().all(|&difference| difference == 0.0) => ShareVerdict::NoDifference,
         () if low > 0.0 => ShareVerdict::MoreReceived,
         () if high < 0.0 => ShareVerdict::FewerReceived,
@@ -103,6 +106,7 @@ mod tests {
         assert_eq!(verdict(&[0.1, 0.2, -0.1, 0.3, 0.1]), ShareVerdict::Inconclusive);
         assert_eq!(verdict(&[0.0; 5]), ShareVerdict::NoDifference);
         assert_eq!(verdict(&[0.2]), ShareVerdict::Inconclusive);
+        assert_eq!(verdict(&[0.2; 4]), ShareVerdict::Inconclusive, "87.5 % is no level to judge at");
         // Of nine, the interval leaves the least and the greatest out.
         assert_eq!(verdict(&[0.1, 0.1, 0.1, 0.1, -0.5, 0.1, 0.1, 0.1, 0.1]), ShareVerdict::MoreReceived);
         assert_eq!(compare(&[]), None);

@@ -67,6 +67,14 @@ pub enum UdpError {
         /// What it is.
         found: String,
     },
+    /// It has a VLAN tag.
+    #[error(
+        "packet {packet} has a VLAN tag, which a UDP socket cannot write: send out of a VLAN device, or use tx-ring, mmsg or af-xdp"
+    )]
+    Tagged {
+        /// Its number, from 0.
+        packet: u64,
+    },
     /// It has a port that a socket cannot have.
     #[error(
         "packet {packet} has {which} port 0, which no socket sends {from_or_to}: give it a port, or use tx-ring or mmsg"
@@ -313,6 +321,12 @@ struct Datagram {
 
 impl Datagram {
     fn of(frame: &[u8], packet: u64) -> Result<Self, UdpError> {
+        if frame
+            .get(12..14)
+            .is_some_and(|kind| headers::ETHER_VLAN.map(u16::to_be_bytes).iter().any(|tag| tag == kind))
+        {
+            return Err(UdpError::Tagged { packet });
+        }
         let found = headers::parse(frame);
         let (Flow::Ip { protocol: UDP, source, destination, ports: Some(ports) }, Some(segment)) =
             (found.flow, found.segment)
@@ -445,6 +459,9 @@ mod tests {
         let mut fragment = udp4(b"1234");
         fragment[20] = 0x20;
         assert!(refused(fragment).contains("no whole UDP packet"));
+        let mut tagged = udp4(b"1234");
+        tagged.splice(12..12, [0x81, 0, 0, 5]);
+        assert!(refused(tagged).contains("packet 0 has a VLAN tag"));
         assert!(refused(frame((1, 0), 9, b"1")).contains("has source port 0"));
         assert!(refused(frame((1, 9), 0, b"1")).contains("has destination port 0"));
         let foreign = refused(udp4(b"1234"));

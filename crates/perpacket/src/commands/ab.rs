@@ -1,5 +1,7 @@
 //! `perpacket ab`: two variants of a path in interleaved pairs.
 
+use std::time::Duration;
+
 use anyhow::{Context, Result};
 use measure::crossover::{self, Crossover};
 use measure::holm;
@@ -20,6 +22,9 @@ use crate::session::{Ground, Session};
 /// that is a sixth narrower.
 const SLICE: u64 = 10_000;
 
+/// Time for each path and frame size where nothing is said; as in the arguments.
+const TIME: Duration = Duration::from_secs(10);
+
 /// Share of a cost from which on what its clock misses is said.
 pub(crate) const NOTICEABLE: f64 = 0.01;
 
@@ -30,7 +35,8 @@ const LEFT_OUT: &str = "user space leaves out: mapping pages for DMA, and cache 
 /// From arguments to a scenario, and on.
 pub(crate) fn run(args: &AbArgs) -> Result<Outcome> {
     if args.paths == [FLOWS_JOB] {
-        let scenario = super::flows::compared(args.vary.as_deref(), is_plain(args)?, &args.host)?;
+        let (vary, seed) = (args.vary.as_deref(), args.slice.seed);
+        let scenario = super::flows::compared(vary, is_plain(args)?, seed, &args.host)?;
         return flows::run(&scenario, None, &args.output);
     }
     let paths: Vec<PathName> =
@@ -52,7 +58,9 @@ pub(crate) fn run(args: &AbArgs) -> Result<Outcome> {
 /// Whether nothing is asked for but what differs and where results go.
 fn is_plain(args: &AbArgs) -> Result<bool> {
     let of_flows = args.setting.resolve()? == Setting::default() && args.frame == [64];
-    Ok(of_flows && args.a.is_none() && !args.fixed && args.reload.is_none() && args.slice.packets.is_none())
+    let of_slices = args.time == TIME && args.slice.clock == "thread" && args.margin == default_precision();
+    let is_usual = !args.fixed && args.reload.is_none() && args.slice.packets.is_none();
+    Ok(of_flows && of_slices && args.a.is_none() && is_usual)
 }
 
 /// Compares on every path of the scenario at every frame size, one after the other, and judges them as one family.

@@ -70,7 +70,12 @@ fn setting(args: &FlowsArgs) -> Result<(FlowSetting, Option<FlowCompare>)> {
 ///
 /// # Errors
 /// Options of `ab` that mean nothing here.
-pub(crate) fn compared(vary: Option<&str>, is_plain: bool, args: &crate::cli::HostArgs) -> Result<Flows> {
+pub(crate) fn compared(
+    vary: Option<&str>,
+    is_plain: bool,
+    seed: Option<u64>,
+    args: &crate::cli::HostArgs,
+) -> Result<Flows> {
     let vary = vary.context("ab flows: say what differs, --vary KEY=A,B, or use `perpacket flows`")?;
     ensure!(
         is_plain,
@@ -83,7 +88,7 @@ pub(crate) fn compared(vary: Option<&str>, is_plain: bool, args: &crate::cli::Ho
         dut: crate::scenario::Dut::default(),
         load: FlowLoad { packets: 1_000_000, stamp: true, closed_ports: 0 },
         setting: FlowSetting::default().with(vary, &a)?,
-        measurement: FlowMeasurement { runs: 5, seed: fresh_seed() },
+        measurement: FlowMeasurement { runs: 5, seed: seed.unwrap_or_else(fresh_seed) },
         host: args.resolve(),
         compare: Some(FlowCompare { vary, a, b }),
     }

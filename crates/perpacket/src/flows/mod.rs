@@ -54,6 +54,7 @@ struct Job<'a> {
 
 /// Runs what the scenario says, and reports. `svg` is where the plot goes.
 pub(crate) fn run(scenario: &Flows, svg: Option<&Path>, output: &OutputArgs) -> Result<Outcome> {
+    report::each_its_own_file(&[("--json", output.json.as_deref()), ("--svg", svg)])?;
     let svg = svg.map(OutputFile::open).transpose()?;
     session::enter_own_network()
         .context("make a network namespace without root; run as root, or allow user namespaces")?;

@@ -242,7 +242,8 @@ impl FlowSetting {
         let sockets = ports.saturating_mul(self.sockets_per_port);
         ensure!(
             (1..=MAX_SOCKETS).contains(&sockets),
-            "{ports} ports with {} sockets each: 1 to {MAX_SOCKETS} sockets are possible, each with a thread",
+            "{ports} ports with {} sockets each: 1 to {MAX_SOCKETS} sockets are possible, each with a thread; several flows can \
+             go to one port: --ports 8",
             self.sockets_per_port
         );
         ensure!((1..=1_024).contains(&self.batch), "batch = {}: 1 to 1,024 packets a call", self.batch);
@@ -444,14 +445,15 @@ fn number_or_off(factor: FlowFactor, value: &str) -> Result<u32> {
     if value == OFF { Ok(0) } else { number(factor, value) }
 }
 
-/// Bytes as a number, or with KiB or MiB behind it.
+/// Bytes as a number, or with KiB, MiB or GiB behind it.
 fn bytes(text: &str) -> Result<u64> {
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let factor = match &text[digits.len()..] {
         "" => 1,
         "KiB" | "K" | "k" => 1 << 10,
         "MiB" | "M" => 1 << 20,
-        unit => bail!("rcvbuf = {text}: `{unit}` is no unit; write 212992, 208KiB or 16MiB"),
+        "GiB" | "G" => 1 << 30,
+        unit => bail!("rcvbuf = {text}: `{unit}` is no unit; write 212992, 208KiB, 16MiB or 1GiB"),
     };
     let number: u64 = digits.parse().with_context(|| format!("rcvbuf = {text}: a number is needed"))?;
     number.checked_mul(factor).with_context(|| format!("rcvbuf = {text}: too many bytes"))

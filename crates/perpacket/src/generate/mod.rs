@@ -108,6 +108,16 @@ pub(crate) fn run(scenario: &Generate, output: &OutputArgs) -> Result<Outcome> {
     if way.kind == BackendKind::Pktgen {
         warnings.extend(pktgen::warnings(&job));
     }
+    if way.kind == BackendKind::Udp {
+        warnings.push(Warning {
+            what: "UDP sockets send payloads".into(),
+            fact: "addresses and ports are the packets'; MAC addresses, TTL, TOS, identification and checksums are the \
+                   kernel's, whatever the packets say"
+                .into(),
+            next_step: "every other backend sends packets as they are".into(),
+            ..Warning::default()
+        });
+    }
     for warning in warnings {
         if !output.quiet {
             report::write_stderr(&report::warning_line(&warning));

@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 use measure::record::{FlowRun, Head};
-use measure::share::{MedianOf, ShareVerdict};
+use measure::share::{MedianOf, ShareVerdict, VERDICT_CONFIDENCE};
 
 use super::numbers::thousands;
 use super::opening::machine;
@@ -327,6 +327,9 @@ fn difference_line(result: &FlowsResult, figures: &[Figures]) -> String {
         ShareVerdict::MoreReceived => "more received",
         ShareVerdict::FewerReceived => "fewer received",
         ShareVerdict::NoDifference => "no difference",
+        ShareVerdict::Inconclusive if found.difference.confidence < VERDICT_CONFIDENCE => {
+            "inconclusive, so few pairs cannot decide it: use --runs 5 or more"
+        }
         ShareVerdict::Inconclusive => "inconclusive",
     };
     format!(

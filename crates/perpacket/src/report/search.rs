@@ -169,6 +169,17 @@ fn remarks(searched: &Searched) -> String {
     let Some(first) = searched.rows.first() else {
         return format!("{name}: not searched\n");
     };
+    if let Some(sender) =
+        first.sender.filter(|_| first.goals.iter().any(|goal| goal.result.ending == Ending::NotOffered))
+    {
+        let _ = writeln!(
+            text,
+            "{name}: the sender could not offer even {} pps in time (it sent up to {}), so that nothing is known of the path: \
+             use a lower --min, or another --backend",
+            whole(sender.not_offered_pps),
+            whole(sender.achieved_pps)
+        );
+    }
     for (index, goal) in first.goals.iter().enumerate() {
         let goal_name = &goal.result.goal.name;
         if let Some(spread) = Spread::of(&searched.rows, index).filter(|spread| spread.runs > 1) {

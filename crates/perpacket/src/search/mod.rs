@@ -60,6 +60,7 @@ pub(crate) fn run(scenario: &Search, svg: Option<&Path>, output: &OutputArgs) ->
     drop(cpu::set_nice(session::PRIORITY));
     let abilities = Abilities::probe().sending_from(cpus.sender, &allowed);
     let (places, notes) = place::settle(scenario, &abilities)?;
+    report::each_its_own_file(&[("--json", output.json.as_deref()), ("--svg", svg)])?;
     let plot = svg.map(OutputFile::open).transpose()?;
     let injects = |place: &Place| {
         matches!(place.cell.setting.backend, Some(BackendKind::Inject | BackendKind::XdpLive))
