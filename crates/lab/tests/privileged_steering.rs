@@ -5,6 +5,7 @@
 #![allow(clippy::unwrap_used)]
 
 use std::fs;
+use std::io::Read;
 use std::net::{SocketAddr, UdpSocket};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -434,17 +435,19 @@ fn start(name: &str) -> Child {
     Command::new(std::env::current_exe().unwrap())
         .args([name, "--exact", "--test-threads=1"])
         .env(CHILD, "1")
+        .stdin(Stdio::piped())
         .stdout(Stdio::null())
         .stderr(Stdio::null())
         .spawn()
         .unwrap()
 }
 
-/// Ends itself should nobody kill it.
+/// Ends itself should who started it end without killing it: its standard input ends then.
 fn hold_until_killed() -> ! {
     let settings = HostSettings::open_default().unwrap();
     let guards = hold(&settings).unwrap();
-    std::thread::sleep(Duration::from_secs(30));
+    let end = std::io::stdin().read_to_end(&mut Vec::new());
     drop(guards);
+    drop(end);
     std::process::exit(0);
 }

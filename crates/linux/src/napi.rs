@@ -73,7 +73,7 @@ mod tests {
     #[test]
     fn only_the_threads_of_the_device_are_its_own() {
         assert_eq!(napi_id("napi/veth0-258", "veth0"), Some(258));
-        assert_eq!(napi_id("napi/eth0-8193", "eth0"), Some(8193));
+        assert_eq!(napi_id("napi/lan0-8193", "lan0"), Some(8193));
         for (thread, device) in [
             ("napi/veth01-2", "veth0"),
             ("napi/veth0-1-2", "veth0"),
