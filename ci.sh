@@ -155,14 +155,14 @@ verb_structure() {
         'crates/perpacket/src/report/|crates/[a-z]+/examples/' || broken=1
     forbid 'standard output or error outside the reports' '\b(stdout|stderr)\(\)' \
         'crates/perpacket/src/(report/|progress\.rs)|crates/linux/src/privilege\.rs|bench/src/|crates/[a-z]+/examples/' || broken=1
-    forbid 'JSON outside of records, perpacket and the journal of lab' '\bserde_json\b' \
-        'crates/measure/src/(record/|slice\.rs)|crates/perpacket/src/|crates/lab/src/journal/' || broken=1
+    forbid 'JSON outside of records, control protocols, perpacket and the journal of lab' '\bserde_json\b' \
+        'crates/measure/src/(record/|slice\.rs)|crates/perpacket/src/|crates/lab/src/journal/|crates/stream/src/(own|iperf3)/' || broken=1
     forbid 'unsafe outside of linux and pagefrag' '\bunsafe\b' 'crates/(linux|pagefrag)/' || broken=1
     forbid 'clocks, files or threads in a pure crate' '\b(Instant|SystemTime|std::(time|fs|thread|net::(Tcp|Udp)))\b' \
-        'crates/(linux|lab|traffic|datapath|perpacket)/|bench/' || broken=1
+        'crates/(linux|lab|traffic|datapath|stream|perpacket)/|bench/' || broken=1
     forbid 'statistics inside the reports' \
         'measure::(calibrate|cluster|foil|holm|marginal|order|paired|sequential|sign|warmup)|\b(median|robust_sd|hodges_lehmann|quantile)\(' \
-        'crates/(measure|linux|lab|traffic|template|ebpf)/|crates/perpacket/src/([a-z]+\.rs|alloc/|commands/|flows/|pairs/|rig/|paths/)|bench/' || broken=1
+        'crates/(measure|linux|lab|stream|traffic|template|ebpf)/|crates/perpacket/src/([a-z]+\.rs|alloc/|commands/|flows/|pairs/|rig/|paths/)|bench/' || broken=1
     check_lengths || broken=1
     [ $broken = 0 ] && say 'the structure is as ARCHITECTURE.md says'
 }
@@ -177,9 +177,10 @@ check_dependencies() {
             linux) allowed='pagefrag' ;;
             datapath) allowed='linux pagefrag' ;;
             template) allowed='ebpf' ;;
+            stream) allowed='linux measure' ;;
             traffic) allowed='ebpf linux measure' ;;
             lab) allowed='linux' ;;
-            perpacket) allowed='datapath ebpf lab linux measure pagefrag template traffic' ;;
+            perpacket) allowed='datapath ebpf lab linux measure pagefrag stream template traffic' ;;
             *) say "crates/$crate is not in the map: add it to ARCHITECTURE.md and ci.sh"; code=1; continue ;;
         esac
         used=$(cargo tree --locked --package "$crate" --depth 1 --edges normal,build --prefix none | tail -n +2 | cut -d' ' -f1) || return 1

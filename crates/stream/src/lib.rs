@@ -1,0 +1,20 @@
+//! Bulk and request/response workloads over sockets, and the protocols by which two hosts agree on one.
+//!
+//! What is to flow is a [`plan::Plan`]; what one end moved, in which time of its own clock and with how much CPU, is an
+//! [`outcome::Side`]. The protocols (`own`, `netperf`, `iperf3`) arrange sockets between two ends and exchange what each of
+//! them counted; the `engine` moves the bytes, whoever arranged them.
+//!
+//! It deliberately prints nothing, makes no namespace and computes no statistics over runs: the binary does the first
+//! two, `measure` the last.
+//!
+//! # Map
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | [`plan`] | what is to flow: transport, work, sizes, socket options, pace, and when it ends |
+//! | [`outcome`] | what one end of it counted |
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+#![forbid(unsafe_code)]
+
+pub mod outcome;
+pub mod plan;
