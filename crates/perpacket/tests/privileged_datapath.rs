@@ -223,6 +223,7 @@ fn be_host(device: &str, port: usize) {
     for ifindex in [1, ifindex] {
         route.set_up(ifindex).unwrap();
     }
+    assert!(route.wait_until_carrying(&[ifindex], Duration::from_secs(10)).unwrap());
     for (version, bits) in [(4, 24), (6, 64)] {
         let (near, far) = addresses(version);
         let (own, other) = if port == 0 { (near, far) } else { (far, near) };

@@ -177,6 +177,7 @@ fn in_pair(test: impl FnOnce(u32) + Send) {
                 route.set_no_link_local(ifindex).unwrap();
                 route.set_up(ifindex).unwrap();
             }
+            assert!(route.wait_until_carrying(&[near, far], std::time::Duration::from_secs(10)).unwrap());
             test(near);
         })
         .unwrap();

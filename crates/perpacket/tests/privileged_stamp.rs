@@ -167,6 +167,7 @@ fn in_pair(test: impl FnOnce(&Pair) + Send) {
                 route.set_no_link_local(ifindex).unwrap();
                 route.set_up(ifindex).unwrap();
             }
+            assert!(route.wait_until_carrying(&[near.ifindex, far.ifindex], DEADLINE).unwrap());
             // All sources are of its network, so that the reverse path filter lets them pass.
             route.add_address(near.ifindex, HOST.into(), 15).unwrap();
             test(&Pair { near: near.ifindex, near_mac: near.mac.unwrap(), far: far.ifindex });

@@ -345,6 +345,7 @@ fn in_pair(queues: u32, test: impl FnOnce(&Pair) + Send) {
                 route.set_no_link_local(ifindex).unwrap();
                 route.set_up(ifindex).unwrap();
             }
+            assert!(route.wait_until_carrying(&[near.ifindex, far.ifindex], DEADLINE).unwrap());
             test(&Pair { near: near.ifindex, far: far.ifindex, far_mac: far.mac.unwrap() });
         })
         .unwrap();

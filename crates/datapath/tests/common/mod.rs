@@ -110,6 +110,7 @@ pub(crate) fn in_pair(test: impl FnOnce(&Pair) + Send) {
             route.create_veth(&end("near2"), &end("far2")).unwrap();
             let [near, far, other_near, other_far] =
                 ["near", "far", "near2", "far2"].map(|name| up(&mut route, name));
+            assert!(route.wait_until_carrying(&[near, far, other_near, other_far], DEADLINE).unwrap());
             test(&Pair { near, far, other_near, other_far });
         })
         .unwrap();

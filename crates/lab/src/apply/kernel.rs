@@ -13,9 +13,6 @@ use linux::sysctl;
 use super::{Device, Host, Spaces};
 use crate::plan::{Offload, Port, Step, Table};
 
-/// RFC 2863 `ifOperStatus` as the kernel numbers it: IF_OPER_UP (include/uapi/linux/if.h, 6.18).
-const OPERATIONAL: u8 = 6;
-
 /// A namespace of a lab with the sockets to configure it.
 #[derive(Debug)]
 pub struct Space {
@@ -78,7 +75,7 @@ impl Host for KernelHost {
         let mut waiting = Vec::new();
         for device in devices {
             let link = space(spaces, &device.role)?.route.link_by_name(&device.name)?;
-            if link.and_then(|link| link.oper_state) != Some(OPERATIONAL) {
+            if !link.is_some_and(|link| link.is_operational()) {
                 waiting.push(device.clone());
             }
         }

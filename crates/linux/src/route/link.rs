@@ -104,6 +104,12 @@ pub struct Link {
 }
 
 impl Link {
+    /// Whether the device takes frames and carries them: up, with a carrier, and its queues in place (`IF_OPER_UP`, RFC 2863).
+    pub fn is_operational(&self) -> bool {
+        const IF_OPER_UP: u8 = 6;
+        self.oper_state == Some(IF_OPER_UP)
+    }
+
     /// Reads the payload of an RTM_NEWLINK message; `None` where it lacks an index or a name.
     pub(super) fn parse(payload: &[u8]) -> Option<Self> {
         let flags = u32_at(payload, 8)?;

@@ -153,6 +153,32 @@ impl RouteSocket {
         self.set_flags(ifindex, LinkFlags::Up, LinkFlags::Up, "set link up")
     }
 
+    /// Whether all of these devices carry frames, waiting for it as long as `patience`. A veth end that is up drops what it is
+    /// given, and says that it was sent, until the kernel has noticed that its peer is up as well (`linkwatch_event`,
+    /// net/core/link_watch.c; the qdisc is `noop` until then, net/sched/sch_generic.c, 6.18).
+    ///
+    /// # Errors
+    /// When the kernel does not list its devices.
+    pub fn wait_until_carrying(
+        &mut self,
+        ifindexes: &[u32],
+        patience: std::time::Duration,
+    ) -> Result<bool, SyscallError> {
+        let start = std::time::Instant::now();
+        loop {
+            let links = self.links()?;
+            let carries =
+                |index: &&u32| links.iter().any(|link| link.ifindex == **index && link.is_operational());
+            if ifindexes.iter().filter(carries).count() == ifindexes.len() {
+                return Ok(true);
+            }
+            if start.elapsed() > patience {
+                return Ok(false);
+            }
+            std::thread::sleep(std::time::Duration::from_micros(100));
+        }
+    }
+
     /// Switches a device off.
     ///
     /// # Errors

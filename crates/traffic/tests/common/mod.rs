@@ -78,6 +78,7 @@ pub(crate) fn in_pair(test: impl FnOnce(&Pair) + Send) {
                 route.set_no_link_local(ifindex).unwrap();
                 route.set_up(ifindex).unwrap();
             }
+            assert!(route.wait_until_carrying(&[near, far], DEADLINE).unwrap());
             test(&Pair { near, far, links: Vec::new().into() });
         })
         .unwrap();
