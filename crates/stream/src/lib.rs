@@ -11,10 +11,12 @@
 //!
 //! | module | what it holds |
 //! |---|---|
+//! | [`engine`] | moves the bytes of one end, and counts them |
 //! | [`plan`] | what is to flow: transport, work, sizes, socket options, pace, and when it ends |
 //! | [`outcome`] | what one end of it counted |
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 #![forbid(unsafe_code)]
 
+pub mod engine;
 pub mod outcome;
 pub mod plan;
