@@ -11,6 +11,7 @@
 //!
 //! | module | what it holds |
 //! |---|---|
+//! | [`engine`] | moves the bytes of one end, and counts them |
 //! | [`plan`] | what is to flow: transport, work, sizes, socket options, pace, and when it ends |
 //! | [`outcome`] | what one end of it counted |
 //! | [`datagrams`] | which numbered datagrams were lost, came twice, late, or out of order |
@@ -23,6 +24,7 @@
 pub mod cpu;
 pub mod datagrams;
 pub mod demand;
+pub mod engine;
 pub mod latency;
 pub mod outcome;
 pub mod plan;
