@@ -13,8 +13,10 @@
 //! |---|---|
 //! | [`plan`] | what is to flow: transport, work, sizes, socket options, pace, and when it ends |
 //! | [`outcome`] | what one end of it counted |
+//! | [`limits`] | what a server grants its clients, and how it is told to end |
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 #![forbid(unsafe_code)]
 
+pub mod limits;
 pub mod outcome;
 pub mod plan;
