@@ -26,5 +26,7 @@ pub mod datagrams;
 pub mod demand;
 pub mod engine;
 pub mod latency;
+//! | [`limits`] | what a server grants its clients, and how it is told to end |
+pub mod limits;
 pub mod outcome;
 pub mod plan;
