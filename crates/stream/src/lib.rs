@@ -18,6 +18,7 @@
 //! | [`latency`] | how long transactions took, recorded and looked at |
 //! | [`cpu`] | what CPUs did between two looks, by kind |
 //! | [`demand`] | CPU time for each KB and transaction |
+//! | [`limits`] | what a server grants its clients, and how it is told to end |
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 #![forbid(unsafe_code)]
 
@@ -26,7 +27,6 @@ pub mod datagrams;
 pub mod demand;
 pub mod engine;
 pub mod latency;
-//! | [`limits`] | what a server grants its clients, and how it is told to end |
 pub mod limits;
 pub mod outcome;
 pub mod plan;
