@@ -14,9 +14,11 @@
 //! | [`plan`] | what is to flow: transport, work, sizes, socket options, pace, and when it ends |
 //! | [`outcome`] | what one end of it counted |
 //! | [`limits`] | what a server grants its clients, and how it is told to end |
+//! | [`iperf3`] | iperf3's protocol: server, client, and its JSON |
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 #![forbid(unsafe_code)]
 
+pub mod iperf3;
 pub mod limits;
 pub mod outcome;
 pub mod plan;
