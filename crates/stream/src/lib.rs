@@ -11,6 +11,7 @@
 //!
 //! | module | what it holds |
 //! |---|---|
+//! | [`engine`] | moves the bytes of one end, and counts them |
 //! | [`plan`] | what is to flow: transport, work, sizes, socket options, pace, and when it ends |
 //! | [`outcome`] | what one end of it counted |
 //! | [`limits`] | what a server grants its clients, and how it is told to end |
@@ -18,6 +19,7 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 #![forbid(unsafe_code)]
 
+pub mod engine;
 pub mod iperf3;
 pub mod limits;
 pub mod outcome;

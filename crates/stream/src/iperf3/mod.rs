@@ -9,10 +9,12 @@
 //! | [`plan`] | a plan in the words of parameters, and back |
 //! | [`results`] | what each end counted |
 //! | [`auth`] | tokens and who may |
+//! | [`json`] | the JSON that `iperf3 -J` prints |
 //! | [`error`] | what can go wrong, with iperf3's numbers |
 
 pub mod auth;
 pub mod error;
+pub mod json;
 pub mod parameters;
 pub mod plan;
 pub mod results;

@@ -245,14 +245,19 @@ pub(super) fn end(test: &Test<'_>) -> Value {
     for way in ways(test.end, test.plan) {
         let range = streams(test.end, test.plan, way, own(test).flows.len());
         let pairs: Vec<_> = range.clone().map(|index| pair(test, way, index)).collect();
-        listed.extend(pairs.iter().zip(range).map(|(pair, index)| if udp { stream_of_udp(pair, index, way) } else { stream_of_tcp(test, pair, index, way) }));
+        listed.extend(pairs.iter().zip(range).map(|(pair, index)| {
+            if udp { stream_of_udp(pair, index, way) } else { stream_of_tcp(test, pair, index, way) }
+        }));
         sums(&pairs, way, udp, &mut keys);
     }
     let mut end = Map::new();
     end.insert("streams".into(), Value::Array(listed));
     end.extend(keys);
     end.insert("cpu_utilization_percent".into(), processes(own(test).cpu.as_ref(), other(test).cpu.as_ref()));
-    end.insert("cpu_utilization_of_hosts_percent".into(), json!({ "host": host(own(test).cpu.as_ref()), "remote": host(other(test).cpu.as_ref()) }));
+    end.insert(
+        "cpu_utilization_of_hosts_percent".into(),
+        json!({ "host": host(own(test).cpu.as_ref()), "remote": host(other(test).cpu.as_ref()) }),
+    );
     if !udp {
         congestion(test, &mut end);
     }
@@ -277,10 +282,16 @@ fn stream_of_tcp(test: &Test<'_>, pair: &Pair<'_>, index: usize, way: Way) -> Va
     let samples: Vec<&Tcp> = if way.sender { samples(own(test), index) } else { Vec::new() };
     let rtts: Vec<u64> = samples.iter().filter_map(|tcp| tcp.rtt_us).map(u64::from).collect();
     sender.insert("max_snd_cwnd".into(), json!(samples.iter().map(|tcp| window(tcp)).max().unwrap_or(0)));
-    sender.insert("max_snd_wnd".into(), json!(samples.iter().filter_map(|tcp| tcp.peer_window_bytes).max().unwrap_or(0)));
+    sender.insert(
+        "max_snd_wnd".into(),
+        json!(samples.iter().filter_map(|tcp| tcp.peer_window_bytes).max().unwrap_or(0)),
+    );
     sender.insert("max_rtt".into(), json!(rtts.iter().max().unwrap_or(&0)));
     sender.insert("min_rtt".into(), json!(rtts.iter().min().unwrap_or(&0)));
-    sender.insert("mean_rtt".into(), json!(rtts.iter().sum::<u64>().checked_div(rtts.len() as u64).unwrap_or(0)));
+    sender.insert(
+        "mean_rtt".into(),
+        json!(rtts.iter().sum::<u64>().checked_div(rtts.len() as u64).unwrap_or(0)),
+    );
     sender.insert("sender".into(), json!(way.sender));
     let mut receiver = Map::new();
     receiver.insert("socket".into(), json!(socket(index)));
@@ -360,7 +371,11 @@ fn host(cpu: Option<&Cpu>) -> Value {
         ("idle", sum(|cpu| cpu.idle_ns)),
     ];
     let all = kinds.iter().map(|(_, ns)| ns).sum();
-    kinds.iter().map(|(name, ns)| ((*name).to_owned(), json!(percent(*ns, all)))).collect::<Map<_, _>>().into()
+    kinds
+        .iter()
+        .map(|(name, ns)| ((*name).to_owned(), json!(percent(*ns, all))))
+        .collect::<Map<_, _>>()
+        .into()
 }
 
 fn congestion(test: &Test<'_>, end: &mut Map<String, Value>) {

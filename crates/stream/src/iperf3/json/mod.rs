@@ -39,7 +39,8 @@ pub struct Test<'a> {
 /// The whole document, as `-J` prints it.
 pub fn document(test: &Test<'_>) -> Value {
     let own = counts::own(test);
-    let intervals: Vec<_> = own.intervals.iter().map(|interval| interval_object(test.end, test.plan, interval)).collect();
+    let intervals: Vec<_> =
+        own.intervals.iter().map(|interval| interval_object(test.end, test.plan, interval)).collect();
     let mut document = Map::new();
     document.insert("start".into(), start_object(test.plan, test.facts));
     document.insert("intervals".into(), Value::Array(intervals));
@@ -67,7 +68,8 @@ pub fn failure(plan: &Plan, facts: &Facts, error: &str) -> Value {
 pub fn events(test: &Test<'_>) -> Vec<Value> {
     let mut events = vec![event("start", start_object(test.plan, test.facts))];
     let intervals = counts::own(test).intervals.iter();
-    events.extend(intervals.map(|interval| event("interval", interval_object(test.end, test.plan, interval))));
+    events
+        .extend(intervals.map(|interval| event("interval", interval_object(test.end, test.plan, interval))));
     events.push(event("end", counts::end(test)));
     match test.server_output {
         Some(ServerOutput::Json(output)) => events.push(event("server_output_json", output.clone())),

@@ -63,7 +63,9 @@ impl Facts {
 
     /// The wall clock in ms since 1970.
     pub fn now_ms() -> u64 {
-        SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
+        SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .map_or(0, |since| u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
     }
 }
 
@@ -78,7 +80,10 @@ pub(super) fn object(plan: &Plan, facts: &Facts) -> Value {
         start.insert("connecting_to".into(), json!({ "host": host, "port": port }));
     }
     if let Some(from) = facts.accepted_from {
-        start.insert("accepted_connection".into(), json!({ "host": from.ip().to_canonical().to_string(), "port": from.port() }));
+        start.insert(
+            "accepted_connection".into(),
+            json!({ "host": from.ip().to_canonical().to_string(), "port": from.port() }),
+        );
     }
     start.insert("cookie".into(), json!(facts.cookie));
     let options = &plan.options.client;
@@ -91,7 +96,10 @@ pub(super) fn object(plan: &Plan, facts: &Facts) -> Value {
     }
     start.insert("target_bitrate".into(), json!(target(plan)));
     start.insert("fq_rate".into(), json!(fq_rate(plan)));
-    start.insert("sock_bufsize".into(), json!(options.send_buffer_bytes.or(options.receive_buffer_bytes).unwrap_or(0)));
+    start.insert(
+        "sock_bufsize".into(),
+        json!(options.send_buffer_bytes.or(options.receive_buffer_bytes).unwrap_or(0)),
+    );
     start.insert("sndbuf_actual".into(), json!(facts.send_buffer_bytes));
     start.insert("rcvbuf_actual".into(), json!(facts.receive_buffer_bytes));
     start.insert("test_start".into(), test_start(plan, facts));
@@ -116,7 +124,9 @@ pub(super) fn socket(index: usize) -> u64 {
 
 fn timestamp(unix_ms: u64) -> Value {
     let at = jiff::Timestamp::from_millisecond(i64::try_from(unix_ms).unwrap_or(i64::MAX));
-    let time = at.ok().and_then(|at| jiff::fmt::rfc2822::DateTimePrinter::new().timestamp_to_rfc9110_string(&at).ok());
+    let time = at
+        .ok()
+        .and_then(|at| jiff::fmt::rfc2822::DateTimePrinter::new().timestamp_to_rfc9110_string(&at).ok());
     json!({ "time": time, "timesecs": unix_ms / 1000, "timemillisecs": unix_ms })
 }
 
@@ -177,6 +187,9 @@ mod tests {
     fn time_is_written_as_iperf3_writes_it() {
         let value = timestamp(1_796_141_428_250);
         assert_eq!(value["time"], "Tue, 01 Dec 2026 16:10:28 GMT");
-        assert_eq!((&value["timesecs"], &value["timemillisecs"]), (&json!(1_796_141_428), &json!(1_796_141_428_250_u64)));
+        assert_eq!(
+            (&value["timesecs"], &value["timemillisecs"]),
+            (&json!(1_796_141_428), &json!(1_796_141_428_250_u64))
+        );
     }
 }
