@@ -19,6 +19,7 @@
 //! | [`cpu`] | what CPUs did between two looks, by kind |
 //! | [`demand`] | CPU time for each KB and transaction |
 //! | [`limits`] | what a server grants its clients, and how it is told to end |
+//! | [`iperf3`] | iperf3's protocol: server, client, and its JSON |
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 #![forbid(unsafe_code)]
 
@@ -26,6 +27,7 @@ pub mod cpu;
 pub mod datagrams;
 pub mod demand;
 pub mod engine;
+pub mod iperf3;
 pub mod latency;
 pub mod limits;
 pub mod outcome;

@@ -7,9 +7,12 @@
 //! | file | holds |
 //! |---|---|
 //! | `options` | options that are set and read back |
+//! | `dial` | sockets that are made in steps |
 //!
 //! [`io::Result`]: std::io::Result
 
+mod dial;
 mod options;
 
+pub use dial::*;
 pub use options::*;
