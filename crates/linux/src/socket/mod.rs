@@ -8,11 +8,14 @@
 //! |---|---|
 //! | `options` | options that are set and read back |
 //! | `dial` | sockets that are made in steps |
+//! | `listen` | those that listen |
 //!
 //! [`io::Result`]: std::io::Result
 
 mod dial;
+mod listen;
 mod options;
 
 pub use dial::*;
+pub use listen::*;
 pub use options::*;

@@ -237,7 +237,10 @@ mod tests {
     fn without_a_word_the_usual_rows_are_measured() {
         assert_eq!(works(&of(&["stream"]).unwrap()), STREAM_ROWS);
         assert_eq!(works(&of(&["rr"]).unwrap()), RR_ROWS);
-        assert_eq!(works(&of(&["stream", "tcp", "udp@64", "--send", "1000"]).unwrap()), ["tcp@1000", "udp@64"]);
+        assert_eq!(
+            works(&of(&["stream", "tcp", "udp@64", "--send", "1000"]).unwrap()),
+            ["tcp@1000", "udp@64"]
+        );
     }
 
     #[test]

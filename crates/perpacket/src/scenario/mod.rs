@@ -23,13 +23,13 @@ use traffic::BackendKind;
 use crate::cell::{Cell, Factor, PathName, Setting};
 use crate::words::nearest;
 
+pub(crate) use self::stream::{RR_JOB, STREAM_JOB, StreamMeasurement, Streams};
 pub(crate) use allocate::{Allocate, AllocateMeasurement, JOB as ALLOC};
 pub(crate) use datapath::{
     DATAPATH_JOB, Datapath, Devices, FramesOf, Network, Receiving, Running, StageName, Steering, UdpQueues,
 };
 pub(crate) use flows::{Dut, FLOWS_JOB, FlowCompare, FlowLoad, FlowMeasurement, Flows};
 pub(crate) use generate::{AskedRate, Generate, JOB, Packets, Send, Target};
-pub(crate) use self::stream::{RR_JOB, STREAM_JOB, StreamMeasurement, Streams};
 pub(crate) use search::{FrameWord, GoalDefaults, PortKind, SEARCH_JOB, Search, Subject};
 
 /// The form of a scenario that this program writes and reads.

@@ -104,7 +104,13 @@ impl Streams {
             );
         }
         let m = &self.measurement;
-        ensure!(TIME_S.contains(&m.time_s), "time_s = {}: {} to {} s", m.time_s, TIME_S.start(), TIME_S.end());
+        ensure!(
+            TIME_S.contains(&m.time_s),
+            "time_s = {}: {} to {} s",
+            m.time_s,
+            TIME_S.start(),
+            TIME_S.end()
+        );
         ensure!((0.0..=MAX_OMIT_S).contains(&m.omit_s), "omit_s = {}: 0 to {MAX_OMIT_S} s", m.omit_s);
         if let Some(interval) = m.interval_s {
             ensure!(

@@ -5,11 +5,11 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
+use measure::wire::{Rate, parse_rate};
 use serde::{Deserialize, Serialize};
 use stream::plan::{
     Direction, Ends, Giving, Pace, Plan, SocketOptions, Taking, Threads, Transport, Until, Work,
 };
-use measure::wire::{Rate, parse_rate};
 
 use super::work::{MAX_CALL_BYTES, MAX_DATAGRAM_BYTES, Row, Word};
 use crate::scenario::StreamMeasurement;
@@ -128,8 +128,7 @@ impl StreamSetting {
     /// What does not go together.
     pub(crate) fn plan(&self, row: Row, measurement: &StreamMeasurement) -> Result<Plan> {
         let options = self.options(row)?;
-        let threads =
-            |cpus: &[usize]| Threads { count: self.threads, cpus: cpus.to_vec() };
+        let threads = |cpus: &[usize]| Threads { count: self.threads, cpus: cpus.to_vec() };
         Ok(Plan {
             transport: self.transport(row.work)?,
             work: self.work(row.work)?,
@@ -146,7 +145,11 @@ impl StreamSetting {
 
     /// Refuses numbers that mean nothing.
     pub(crate) fn check(&self) -> Result<()> {
-        ensure!((1..=MAX_FLOWS).contains(&self.flows), "flows = {}: 1 to {MAX_FLOWS} are possible", self.flows);
+        ensure!(
+            (1..=MAX_FLOWS).contains(&self.flows),
+            "flows = {}: 1 to {MAX_FLOWS} are possible",
+            self.flows
+        );
         ensure!(self.threads != Some(0), "threads = 0: at least one is needed");
         if let Some(recv) = self.recv {
             ensure!((1..=MAX_CALL_BYTES).contains(&recv), "recv = {recv}: 1 to {MAX_CALL_BYTES} bytes");
@@ -156,7 +159,10 @@ impl StreamSetting {
         }
         ensure!((1..=10_000).contains(&self.outstanding), "outstanding = {}: 1 to 10000", self.outstanding);
         if let Some(gso) = self.gso {
-            ensure!((1..=128).contains(&gso), "gso = {gso}: 1 to 128 datagrams (UDP_MAX_SEGMENTS, Linux 6.18)");
+            ensure!(
+                (1..=128).contains(&gso),
+                "gso = {gso}: 1 to 128 datagrams (UDP_MAX_SEGMENTS, Linux 6.18)"
+            );
         }
         if let Some(batch) = self.batch {
             ensure!((1..=1024).contains(&batch), "batch = {batch}: 1 to 1024 messages (UIO_MAXIOV)");
@@ -198,7 +204,10 @@ impl StreamSetting {
     fn transport(&self, word: Word) -> Result<Transport> {
         Ok(match (self.over, word.is_udp()) {
             (Over::Unix, _) if matches!(word, Word::Crr | Word::Cc) => {
-                bail!("{} over UNIX sockets: pairs of them are not opened and closed; leave --unix out", word.name())
+                bail!(
+                    "{} over UNIX sockets: pairs of them are not opened and closed; leave --unix out",
+                    word.name()
+                )
             }
             (Over::Unix, true) => Transport::UnixDatagram,
             (Over::Unix, false) => Transport::UnixStream,
@@ -227,7 +236,9 @@ impl StreamSetting {
             Word::Maerts => bulk(Direction::ToClient, Giving::Copy),
             Word::Bidir => bulk(Direction::Both, Giving::Copy),
             // Datagrams are copied: a file or a pipe has no messages.
-            Word::Udp => Work::Bulk { direction: Direction::ToServer, giving: Giving::Copy, taking: Taking::Copy },
+            Word::Udp => {
+                Work::Bulk { direction: Direction::ToServer, giving: Giving::Copy, taking: Taking::Copy }
+            }
             Word::TcpRr | Word::UdpRr => {
                 let bytes = self.request.max(self.response);
                 ensure!(
@@ -281,11 +292,16 @@ impl FromStr for Pacing {
                 Some(known.with_context(|| format!("pacing {text}: by kernel, txtime or spread"))?)
             }
         };
-        let rate = parse_rate(rate).with_context(|| format!("pacing {text}: write 100Mbit or 1Gbit:spread"))?;
+        let rate =
+            parse_rate(rate).with_context(|| format!("pacing {text}: write 100Mbit or 1Gbit:spread"))?;
         match rate {
-            Rate::BitPerS(bits) if (1.0..=1e13).contains(&bits) => Ok(Self { bits_per_second: bits as u64, how }),
+            Rate::BitPerS(bits) if (1.0..=1e13).contains(&bits) => {
+                Ok(Self { bits_per_second: bits as u64, how })
+            }
             Rate::BitPerS(bits) => bail!("pacing {text}: {bits} bit/s is not possible"),
-            Rate::Pps(_) => bail!("pacing {text}: bits of payload in a second; messages in a second are --rate"),
+            Rate::Pps(_) => {
+                bail!("pacing {text}: bits of payload in a second; messages in a second are --rate")
+            }
         }
     }
 }

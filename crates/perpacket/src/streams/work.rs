@@ -93,8 +93,7 @@ impl Row {
     pub(crate) fn parse(text: &str, known: &[Word]) -> Result<Self, String> {
         let (name, bytes) = text.split_once('@').map_or((text, None), |(name, bytes)| (name, Some(bytes)));
         let work = known.iter().copied().find(|word| word.name() == name);
-        let work =
-            work.ok_or_else(|| nearest("work", name, known.iter().copied().map(Word::name)))?;
+        let work = work.ok_or_else(|| nearest("work", name, known.iter().copied().map(Word::name)))?;
         Self { work, send_bytes: bytes.map(|bytes| parse_bytes(text, bytes)).transpose()? }.checked()
     }
 
@@ -109,7 +108,9 @@ impl Row {
             Some(_) if self.work.is_rr() => {
                 Err(format!("{self}: sizes of requests and responses are --request and --response"))
             }
-            Some(bytes) if bytes == 0 || bytes > most => Err(format!("{self}: 1 to {most} bytes can be sent at once")),
+            Some(bytes) if bytes == 0 || bytes > most => {
+                Err(format!("{self}: 1 to {most} bytes can be sent at once"))
+            }
             _ => Ok(self),
         }
     }
