@@ -124,7 +124,8 @@ impl Local {
         let (controls, ended) = (&controls, &ended);
         let [client, server] = thread::scope(|scope| {
             // The threads of an end are started by this one, and so are in its namespace.
-            let near = spawn(scope, "client", controls, &ended[0], || end(near_ns, client, &near, &controls[0]));
+            let near =
+                spawn(scope, "client", controls, &ended[0], || end(near_ns, client, &near, &controls[0]));
             let far = spawn(scope, "server", controls, &ended[1], || end(far_ns, server, &far, &controls[1]));
             if near.is_err() || far.is_err() {
                 controls.iter().for_each(Control::stop);
