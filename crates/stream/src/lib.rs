@@ -11,6 +11,7 @@
 //!
 //! | module | what it holds |
 //! |---|---|
+//! | [`netperf`] | netperf's control protocol and columns |
 //! | [`plan`] | what is to flow: transport, work, sizes, socket options, pace, and when it ends |
 //! | [`outcome`] | what one end of it counted |
 //! | [`limits`] | what a server grants its clients, and how it is told to end |
@@ -18,5 +19,6 @@
 #![forbid(unsafe_code)]
 
 pub mod limits;
+pub mod netperf;
 pub mod outcome;
 pub mod plan;
