@@ -332,7 +332,9 @@ pub fn stream(test: Test, figures: &Stream, cpu: &CpuOfBoth, style: &Style) -> S
     if style.headers {
         text.push_str("Recv   Send    Send                          Utilization       Service Demand\n");
         text.push_str(match test {
-            Test::TcpMaerts => "Socket Socket  Message  Elapsed              Recv     Send     Recv    Send\n",
+            Test::TcpMaerts => {
+                "Socket Socket  Message  Elapsed              Recv     Send     Recv    Send\n"
+            }
             _ => "Socket Socket  Message  Elapsed              Send     Recv     Send    Recv\n",
         });
         text.push_str("Size   Size    Size     Time     Throughput  local    remote   local   remote\n");
@@ -368,7 +370,8 @@ pub fn datagrams(figures: &Datagrams, cpu: &CpuOfBoth, style: &Style) -> String 
         "{:6}  {:6}   {:<7.2}   {:7} {:6}    ",
         f.send_buffer_bytes, f.message_bytes, f.seconds, f.sent, f.errors
     );
-    let received = format!("{:6}           {:<7.2}   {:7}           ", f.receive_buffer_bytes, f.seconds, f.received);
+    let received =
+        format!("{:6}           {:<7.2}   {:7}           ", f.receive_buffer_bytes, f.seconds, f.received);
     let Some((local, remote)) = cpu.asked() else {
         if style.headers {
             text.push_str("Socket  Message  Elapsed      Messages                \n");
@@ -462,7 +465,9 @@ fn transaction_titles(crr: bool, cpu: &CpuOfBoth, units: Units) -> String {
         } else {
             put(
                 &mut text,
-                format_args!("bytes  bytes  bytes   bytes  secs.   per sec  % {l}    % {r}    us/Tr   us/Tr\n\n"),
+                format_args!(
+                    "bytes  bytes  bytes   bytes  secs.   per sec  % {l}    % {r}    us/Tr   us/Tr\n\n"
+                ),
             );
         }
     } else {
