@@ -12,8 +12,10 @@
 //! | module | what it holds |
 //! |---|---|
 //! | [`engine`] | moves the bytes of one end, and counts them |
+//! | [`netperf`] | netperf's control protocol and columns |
 //! | [`plan`] | what is to flow: transport, work, sizes, socket options, pace, and when it ends |
 //! | [`outcome`] | what one end of it counted |
+//! | [`limits`] | what a server grants its clients, and how it is told to end |
 //! | [`datagrams`] | which numbered datagrams were lost, came twice, late, or out of order |
 //! | [`latency`] | how long transactions took, recorded and looked at |
 //! | [`cpu`] | what CPUs did between two looks, by kind |
@@ -30,5 +32,6 @@ pub mod engine;
 pub mod iperf3;
 pub mod latency;
 pub mod limits;
+pub mod netperf;
 pub mod outcome;
 pub mod plan;
