@@ -16,11 +16,19 @@
 //! | [`outcome`] | what one end of it counted |
 //! | [`limits`] | what a server grants its clients, and how it is told to end |
 //! | [`iperf3`] | iperf3's protocol: server, client, and its JSON |
+//! | [`datagrams`] | which numbered datagrams were lost, came twice, late, or out of order |
+//! | [`latency`] | how long transactions took, recorded and looked at |
+//! | [`cpu`] | what CPUs did between two looks, by kind |
+//! | [`demand`] | CPU time for each KB and transaction |
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 #![forbid(unsafe_code)]
 
+pub mod cpu;
+pub mod datagrams;
+pub mod demand;
 pub mod engine;
 pub mod iperf3;
+pub mod latency;
 pub mod limits;
 pub mod outcome;
 pub mod plan;

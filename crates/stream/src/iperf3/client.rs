@@ -208,7 +208,7 @@ impl<'a> Client<'a> {
         let began = Instant::now();
         let began_ms = Facts::now_ms();
         let from = options.bind.map(|ip| SocketAddr::new(ip, 0));
-        let stream = socket::connect_within(socket::tcp(to.is_ipv6(), false)?, to, from, patience)?;
+        let stream = socket::connect_within(socket::stream(to, false)?, to, from, patience)?;
         let round_trip = began.elapsed();
         let line = Line::new(stream, patience).map_err(wire)?;
         Ok(Self { to, plan, options, cookie, line, patience, round_trip, began_ms })
@@ -292,7 +292,7 @@ impl<'a> Client<'a> {
     }
 
     fn open_tcp(&self, facts: &mut Facts) -> Result<TcpStream, ClientError> {
-        let opened = socket::tcp(self.to.is_ipv6(), self.plan.transport == Transport::Mptcp)?;
+        let opened = socket::stream(self.to, self.plan.transport == Transport::Mptcp)?;
         let applied = prepare::apply(&self.plan.options.client, &opened, self.plan.transport)?;
         let from = self.options.bind.map(|ip| SocketAddr::new(ip, 0));
         let mut stream = socket::connect_within(opened, self.to, from, self.patience)?;
