@@ -20,7 +20,6 @@
 //! | [`latency`] | how long transactions took, recorded and looked at |
 //! | [`cpu`] | what CPUs did between two looks, by kind |
 //! | [`demand`] | CPU time for each KB and transaction |
-//! | [`limits`] | what a server grants its clients, and how it is told to end |
 //! | [`iperf3`] | iperf3's protocol: server, client, and its JSON |
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 #![forbid(unsafe_code)]

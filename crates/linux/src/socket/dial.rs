@@ -1,4 +1,4 @@
-//! Sockets that are made in steps, so that options can be set in between.
+//! Connections that are made within a time and watched, and UDP sockets that share a port.
 
 use std::io;
 use std::net::{SocketAddr, TcpStream, UdpSocket};
@@ -7,20 +7,9 @@ use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use rustix::net::{
-    AddressFamily, Protocol, SocketFlags, SocketType, bind, connect, ipproto, socket_with, sockopt,
-};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, connect, socket_with, sockopt};
 
 use crate::SyscallError;
-
-/// A TCP socket that is not connected; of MPTCP (RFC 8684) where asked for, which old kernels do not have
-/// (`EPROTONOSUPPORT`).
-pub fn tcp(ipv6: bool, multipath: bool) -> Result<OwnedFd, SyscallError> {
-    let protocol: Option<Protocol> = multipath.then_some(ipproto::MPTCP);
-    let call = if multipath { "socket of MPTCP" } else { "socket of TCP" };
-    socket_with(family(ipv6), SocketType::STREAM, SocketFlags::CLOEXEC, protocol)
-        .map_err(|error| SyscallError::new(call, "", error.into()))
-}
 
 /// Connects a TCP socket, within a time: what the kernel does by itself may last two minutes.
 pub fn connect_within(
@@ -58,7 +47,8 @@ pub fn connect_within(
 /// the others, to the one that was bound last.
 pub fn shared_udp(at: SocketAddr) -> Result<UdpSocket, SyscallError> {
     let failed = |call, error: Errno| SyscallError::new(call, at.to_string(), error.into());
-    let socket = socket_with(family(at.is_ipv6()), SocketType::DGRAM, SocketFlags::CLOEXEC, None)
+    let family = if at.is_ipv6() { AddressFamily::INET6 } else { AddressFamily::INET };
+    let socket = socket_with(family, SocketType::DGRAM, SocketFlags::CLOEXEC, None)
         .map_err(|error| failed("socket of UDP", error))?;
     sockopt::set_socket_reuseaddr(&socket, true).map_err(|error| failed("setsockopt SO_REUSEADDR", error))?;
     if at.is_ipv6() {
@@ -97,10 +87,6 @@ pub fn unacknowledged(socket: &impl AsFd) -> Result<u32, SyscallError> {
     Ok(u32::try_from(bytes).unwrap_or(0))
 }
 
-fn family(ipv6: bool) -> AddressFamily {
-    if ipv6 { AddressFamily::INET6 } else { AddressFamily::INET }
-}
-
 #[cfg(test)]
 mod tests {
     use std::net::{Ipv4Addr, TcpListener};
@@ -111,7 +97,7 @@ mod tests {
     fn a_socket_is_connected_after_options_were_set() {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let to = listener.local_addr().unwrap();
-        let socket = tcp(false, false).unwrap();
+        let socket = crate::socket::stream(to, false).unwrap();
         crate::socket::set_max_segment(&socket, 1000).unwrap();
         let stream = connect_within(socket, to, None, Duration::from_secs(5)).unwrap();
         assert_eq!(stream.peer_addr().unwrap(), to);
@@ -122,7 +108,9 @@ mod tests {
     #[test]
     fn who_does_not_listen_refuses() {
         let to = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap();
-        let error = connect_within(tcp(false, false).unwrap(), to, None, Duration::from_secs(5)).unwrap_err();
+        let error =
+            connect_within(crate::socket::stream(to, false).unwrap(), to, None, Duration::from_secs(5))
+                .unwrap_err();
         assert_eq!(error.errno(), Some(libc::ECONNREFUSED));
     }
 

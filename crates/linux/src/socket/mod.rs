@@ -8,7 +8,7 @@
 //! | file | holds |
 //! |---|---|
 //! | `options` | options that are set and read back |
-//! | `dial` | sockets that are made in steps |
+//! | `dial` | connecting within a time, UDP sockets that share a port, keep-alive |
 //! | `listen` | those that listen |
 //! | `create` | TCP and MPTCP sockets that are not connected yet, and connecting them |
 //! | `tcp_info` | [`TcpInfo`]: what the kernel tells of a connection |
@@ -28,7 +28,7 @@ mod zero_copy;
 pub use batch::{ReceiveBatch, SendBatch};
 pub use create::{connect, stream};
 pub use departure::{send_at, set_departure_times};
-pub use dial::*;
+pub use dial::{connect_within, set_keep_alive, shared_udp, unacknowledged};
 pub use listen::*;
 pub use options::*;
 pub use tcp_info::{TcpInfo, tcp_info};

@@ -9,13 +9,19 @@
 //! | [`plan`] | a plan in the words of parameters, and back |
 //! | [`results`] | what each end counted |
 //! | [`auth`] | tokens and who may |
+//! | [`client`] | a client for servers of iperf3 |
+//! | [`server`] | a server for several clients at once |
 //! | [`json`] | the JSON that `iperf3 -J` prints |
 //! | [`error`] | what can go wrong, with iperf3's numbers |
 
 pub mod auth;
+pub mod client;
 pub mod error;
 pub mod json;
+mod line;
 pub mod parameters;
 pub mod plan;
+mod report;
 pub mod results;
+pub mod server;
 pub mod wire;

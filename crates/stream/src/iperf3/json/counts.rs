@@ -2,6 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
+use super::super::report::process;
 use super::Test;
 use super::start::socket;
 use crate::engine::End;
@@ -349,13 +350,6 @@ fn processes(host: Option<&Cpu>, remote: Option<&Cpu>) -> Value {
         "host_total": host[0], "host_user": host[1], "host_system": host[2],
         "remote_total": remote[0], "remote_user": remote[1], "remote_system": remote[2],
     })
-}
-
-/// Total, user and system time of the process, in percent of one CPU.
-pub(in super::super) fn process(cpu: &Cpu) -> [f64; 3] {
-    let share = |ns: u64| percent(ns, cpu.wall_ns);
-    let (user, system) = (share(cpu.process_user_ns), share(cpu.process_system_ns));
-    [user + system, user, system]
 }
 
 /// What iperf3 does not see: time of all CPUs of the host by kind, in percent of all of them; null where it is not known.
