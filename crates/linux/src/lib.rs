@@ -28,6 +28,7 @@ pub mod privilege;
 pub mod process;
 pub mod procfs;
 pub mod route;
+pub mod socket;
 pub mod sysctl;
 pub mod tap;
 pub mod udp;

@@ -11,12 +11,22 @@
 //!
 //! | module | what it holds |
 //! |---|---|
+//! | [`engine`] | moves the bytes of one end, and counts them |
 //! | [`plan`] | what is to flow: transport, work, sizes, socket options, pace, and when it ends |
 //! | [`outcome`] | what one end of it counted |
+//! | [`datagrams`] | which numbered datagrams were lost, came twice, late, or out of order |
+//! | [`latency`] | how long transactions took, recorded and looked at |
+//! | [`cpu`] | what CPUs did between two looks, by kind |
+//! | [`demand`] | CPU time for each KB and transaction |
 //! | [`limits`] | what a server grants its clients, and how it is told to end |
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 #![forbid(unsafe_code)]
 
+pub mod cpu;
+pub mod datagrams;
+pub mod demand;
+pub mod engine;
+pub mod latency;
 pub mod limits;
 pub mod outcome;
 pub mod plan;

@@ -68,6 +68,15 @@ pub struct Latency {
     pub sum_ns: u128,
     /// Whether they count from when a transaction was due, rather than from when it began.
     pub from_due: bool,
+    /// The shortest, ns, exactly.
+    #[serde(default)]
+    pub min_ns: Option<u64>,
+    /// The longest, ns, exactly.
+    #[serde(default)]
+    pub max_ns: Option<u64>,
+    /// Of 0 ns, or longer than an hour: counted as 1 ns and an hour.
+    #[serde(default)]
+    pub out_of_range: u64,
 }
 
 /// What the numbers in received datagrams tell. Exact: every number is remembered as long as it can matter.
@@ -77,7 +86,7 @@ pub struct Datagrams {
     pub received: u64,
     /// Came once more.
     pub duplicate: u64,
-    /// Came after one with a higher number.
+    /// Came after one with a higher number, late or not.
     pub reordered: u64,
     /// Came after they were counted as lost in an interval that has ended.
     pub late: u64,
@@ -87,6 +96,9 @@ pub struct Datagrams {
     pub tail_lost: Option<u64>,
     /// Variation of transit time (RFC 1889 appendix A.8), ns.
     pub jitter_ns: Option<u64>,
+    /// Came after more others than are remembered: copies, or first ones that stay counted as lost.
+    #[serde(default)]
+    pub too_old: u64,
 }
 
 /// `TCP_INFO` of one connection (struct tcp_info, include/uapi/linux/tcp.h, 6.18).

@@ -17,7 +17,7 @@ use crate::SyscallError;
 
 pub use host::{CpuTimes, cpu_times, cpuinfo_model, load_average};
 pub use net::{Counters, SoftnetCpu, paired_counters, snmp6_counters, softnet_stat};
-pub use thread::{ThreadUsage, thread_usage};
+pub use thread::{Usage, process_usage, thread_usage};
 
 /// The whole text of a file below `/proc`, such as `/proc/stat`.
 ///

@@ -1,12 +1,12 @@
-//! What the calling thread used, and how often it was interrupted.
+//! What the calling thread or the process used, and how often it was interrupted.
 
-/// What the calling thread used since it was started (getrusage(2), RUSAGE_THREAD).
+/// What a thread or a process used since it was started (getrusage(2), RUSAGE_THREAD and RUSAGE_SELF).
 ///
 /// For use around every slice: one system call, no text. Times have the resolution that the kernel's
 /// accounting has: exact sums split between user and system by sampling, unless the kernel accounts at every
 /// switch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct ThreadUsage {
+pub struct Usage {
     /// Time in the program, in ns.
     pub user_ns: u64,
     /// Time in the kernel, in ns.
@@ -22,14 +22,23 @@ pub struct ThreadUsage {
 }
 
 /// What the calling thread used so far.
-pub fn thread_usage() -> ThreadUsage {
+pub fn thread_usage() -> Usage {
+    usage(libc::RUSAGE_THREAD)
+}
+
+/// What all threads of this process used so far, those included that have ended.
+pub fn process_usage() -> Usage {
+    usage(libc::RUSAGE_SELF)
+}
+
+/// `who` is RUSAGE_SELF or RUSAGE_THREAD: both are always valid, so the call cannot fail.
+fn usage(who: libc::c_int) -> Usage {
     // SAFETY: rusage is integers only, for which zero bytes are a value.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
-    // SAFETY: the kernel writes one rusage to `usage`, which outlives the call. RUSAGE_THREAD is always
-    // valid, so the call cannot fail.
-    unsafe { libc::getrusage(libc::RUSAGE_THREAD, &raw mut usage) };
+    // SAFETY: the kernel writes one rusage to `usage`, which outlives the call.
+    unsafe { libc::getrusage(who, &raw mut usage) };
     let ns = |time: libc::timeval| time.tv_sec as u64 * 1_000_000_000 + time.tv_usec as u64 * 1_000;
-    ThreadUsage {
+    Usage {
         user_ns: ns(usage.ru_utime),
         system_ns: ns(usage.ru_stime),
         minor_faults: usage.ru_minflt as u64,
@@ -58,5 +67,18 @@ mod tests {
             assert!(std::time::Instant::now() < deadline, "{before:?} {after:?}");
             std::thread::spawn(std::thread::yield_now).join().unwrap();
         }
+    }
+    #[test]
+    fn a_process_used_what_its_threads_did() {
+        let before = process_usage();
+        let thread = std::thread::spawn(|| {
+            while thread_usage().user_ns < 20_000_000 {
+                std::hint::spin_loop();
+            }
+        });
+        thread.join().unwrap();
+        let after = process_usage();
+        // The split into user and system may move: its sum does not go back.
+        assert!(after.user_ns + after.system_ns >= before.user_ns + before.system_ns + 15_000_000);
     }
 }
