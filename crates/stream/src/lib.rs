@@ -19,6 +19,8 @@
 //! | [`cpu`] | what CPUs did between two looks, by kind |
 //! | [`demand`] | CPU time for each KB and transaction |
 //! | [`limits`] | what a server grants its clients, and how it is told to end |
+//! | [`own`] | perpacket's own protocol: wire format, client, server |
+//! | [`serve`] | one process that serves clients of several protocols at once |
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 #![forbid(unsafe_code)]
 
@@ -29,4 +31,6 @@ pub mod engine;
 pub mod latency;
 pub mod limits;
 pub mod outcome;
+pub mod own;
 pub mod plan;
+pub mod serve;
