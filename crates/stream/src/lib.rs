@@ -21,6 +21,8 @@
 //! | [`cpu`] | what CPUs did between two looks, by kind |
 //! | [`demand`] | CPU time for each KB and transaction |
 //! | [`iperf3`] | iperf3's protocol: server, client, and its JSON |
+//! | [`own`] | perpacket's own protocol: wire format, client, server |
+//! | [`serve`] | one process that serves clients of several protocols at once |
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 #![forbid(unsafe_code)]
 
@@ -33,4 +35,6 @@ pub mod latency;
 pub mod limits;
 pub mod netperf;
 pub mod outcome;
+pub mod own;
 pub mod plan;
+pub mod serve;
