@@ -1,21 +1,24 @@
 //! epoll(7): one thread that waits for several descriptors at once.
 
 use std::fmt;
+use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
-use rustix::buffer::spare_capacity;
 use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
 
 use crate::SyscallError;
 
+/// Descriptors that one wait tells of at most.
+const AT_ONCE: usize = 64;
+
 /// Descriptors that are waited for together, each with a number by which it is told.
 pub struct Epoll {
     fd: OwnedFd,
-    /// How many they are, and room for one event of each.
+    /// How many they are, and the numbers of those that were told of last.
     watched: usize,
-    events: Vec<epoll::Event>,
+    ready: Vec<u32>,
 }
 
 impl Epoll {
@@ -26,7 +29,7 @@ impl Epoll {
     pub fn new() -> Result<Self, SyscallError> {
         let fd = epoll::create(epoll::CreateFlags::CLOEXEC)
             .map_err(|error| SyscallError::new("epoll_create1", "epoll", error.into()))?;
-        Ok(Self { fd, watched: 0, events: Vec::new() })
+        Ok(Self { fd, watched: 0, ready: Vec::with_capacity(AT_ONCE) })
     }
 
     /// Waits for this descriptor as well, to be readable. As long as it is, every wait tells so (level-triggered).
@@ -38,27 +41,27 @@ impl Epoll {
         epoll::add(&self.fd, descriptor, data, epoll::EventFlags::IN)
             .map_err(|error| SyscallError::new("epoll_ctl", format!("descriptor {number}"), error.into()))?;
         self.watched += 1;
-        self.events.clear();
-        self.events.reserve_exact(self.watched);
         Ok(())
     }
 
-    /// Waits until one of them is readable, at most for `timeout`; the numbers of those that are. The kernel lists them in
+    /// Waits until one of them is readable, at most for `timeout`; the numbers of up to 64 that are. The kernel lists them in
     /// turn: those that were told of go behind the others. A signal ends the wait early, with none; without a descriptor there
     /// is no wait.
     ///
     /// # Errors
     /// None that is known of descriptors that are open.
     pub fn wait(&mut self, timeout: Duration) -> Result<impl Iterator<Item = u32>, SyscallError> {
-        self.events.clear();
+        self.ready.clear();
         let time = Timespec::try_from(timeout).ok();
-        if self.events.capacity() > 0 {
-            match epoll::wait(&self.fd, spare_capacity(&mut self.events), time.as_ref()) {
-                Ok(_) | Err(Errno::INTR) => {}
+        let mut events = [MaybeUninit::uninit(); AT_ONCE];
+        if self.watched > 0 {
+            match epoll::wait(&self.fd, &mut events, time.as_ref()) {
+                Ok((events, _)) => self.ready.extend(events.iter().map(|event| event.data.u64() as u32)),
+                Err(Errno::INTR) => {}
                 Err(error) => return Err(SyscallError::new("epoll_wait", "epoll", error.into())),
             }
         }
-        Ok(self.events.iter().map(|event| event.data.u64() as u32))
+        Ok(self.ready.iter().copied())
     }
 }
 
