@@ -14,6 +14,7 @@ pub mod clock;
 pub mod connections;
 pub mod cpu;
 pub mod cpumask;
+pub mod epoll;
 mod error;
 pub mod ethtool;
 pub mod limits;

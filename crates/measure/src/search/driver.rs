@@ -278,10 +278,11 @@ impl Search {
         let is_at_ceiling = |lower: i64| ceiling.is_some_and(|ceiling| ceiling - lower <= width);
         match (bounds.lower, bounds.upper) {
             (Some(lower), Some(upper)) if upper - lower <= width => Ending::Regular,
+            // Before the loss: at a load that is not held no loss says anything about the target.
+            (None, _) if ceiling == Some(0) => Ending::NotOffered,
             (None, Some(0)) => Ending::LosesAtMinimum,
             (Some(lower), None) if lower == self.grid.top() => Ending::PassesAtMaximum,
             (Some(lower), _) if is_at_ceiling(lower) => Ending::BoundedBySender,
-            (None, _) if ceiling == Some(0) => Ending::NotOffered,
             _ if self.is_expired() => Ending::TimeLimit,
             _ => Ending::Unfinished,
         }

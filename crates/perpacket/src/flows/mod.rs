@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! Ways       how packets get in: the same for both settings, unless that is what differs
-//!  └ Arena   a lab for one run: sender, device and host steered, receivers
+//!  └ Arena   a lab for one run: sender, device and host steered, receivers; or UserArena, with a device in user space
 //!     └ run  send, drain, count; account says where each packet ended
 //!  └ figures of the runs of each setting, and the difference of two
 //!  └ report/flows
@@ -12,8 +12,10 @@ mod account;
 mod arena;
 mod figures;
 mod receivers;
+mod rows;
 mod setting;
 mod steering;
+mod user;
 mod ways;
 
 use std::path::Path;
@@ -31,7 +33,7 @@ use crate::host::Abilities;
 use crate::progress::Progress;
 use crate::recorder::Recorder;
 use crate::report::{self, Outcome, OutputFile};
-use crate::scenario::Flows;
+use crate::scenario::{Dut, Flows};
 use crate::stop::Stop;
 use crate::trial::Load;
 use crate::{doctor, environment, session};
@@ -39,6 +41,8 @@ use crate::{doctor, environment, session};
 pub(crate) use arena::{Arena, Blueprint, FlowTrial};
 pub(crate) use figures::{Figures, FlowsResult};
 pub(crate) use setting::{FlowFactor, FlowSetting, two_values};
+use user::UserArena;
+pub(crate) use user::refusal as refusal_in_user_space;
 
 /// A run of the command, settled.
 struct Job<'a> {
@@ -66,15 +70,20 @@ pub(crate) fn run(scenario: &Flows, svg: Option<&Path>, output: &OutputArgs) -> 
     let (_expedited, left_behind) = session::expedite(scenario.host.expedite && job.kernel_sends())?;
     job.borrow_host()?;
 
-    let mut recorder = job.start_record(&abilities, output)?;
+    let (mut recorder, of_host) = job.start_record(&abilities, output)?;
     let mut warnings = doctor::left_behind(&left_behind);
+    warnings.extend(of_host);
     warnings.extend(fallback);
     warnings.extend(job.warnings());
     for warning in warnings {
         warn(&mut recorder, warning, output)?;
     }
     let steal = environment::steal_ticks();
-    let outcome = job.measure(&mut recorder, output).and_then(|result| {
+    let measured = job.measure(&mut recorder, output);
+    for warning in steering::changed_meanwhile(job.host.as_ref()) {
+        warn(&mut recorder, warning, output)?;
+    }
+    let outcome = measured.and_then(|result| {
         recorder.summary(Summary { flows: Some(result.flows.clone()), ..Summary::default() })?;
         if report::prints_text(output.json.as_deref()) {
             report::write_stdout(&report::flows_text(&result, output.verbose))?;
@@ -102,6 +111,7 @@ impl<'a> Job<'a> {
             receiver_cpus.push(sender_cpu);
         }
         let (settings, fallback) = ways::settle(scenario, abilities)?;
+        settings.iter().try_for_each(|setting| steering::check(setting, scenario.dut))?;
         let napi = settings
             .iter()
             .any(|setting| setting.needs_napi() || setting.backend == Some(BackendKind::XdpLive));
@@ -111,10 +121,12 @@ impl<'a> Job<'a> {
             .map(|setting| Ok(Load { pps: setting.pps()?, packets: scenario.load.packets }))
             .collect::<Result<_>>()?;
         let blueprint = |setting| Blueprint {
+            dut: scenario.dut,
             setting,
             napi,
             stamp: scenario.load.stamp,
             connected,
+            imix: false,
             closed_ports: scenario.load.closed_ports,
             sender_cpu,
             receiver_cpus: receiver_cpus.clone(),
@@ -131,7 +143,8 @@ impl<'a> Job<'a> {
 
     /// Opens the journal where a setting of the host is changed.
     fn borrow_host(&mut self) -> Result<()> {
-        for blueprint in &self.blueprints {
+        let of_kernel = |blueprint: &&Blueprint| blueprint.dut == Dut::Kernel;
+        for blueprint in self.blueprints.iter().filter(of_kernel) {
             if !steering::of_host(&blueprint.setting)?.is_empty() && self.host.is_none() {
                 self.host = Some(HostSettings::open_default().context("borrow settings of the host")?);
             }
@@ -177,17 +190,22 @@ impl<'a> Job<'a> {
     ) -> Result<(FlowRun, Ledger)> {
         let name = self.scenario.name(variant);
         let what = || format!("run {} of {name}", repetition + 1);
-        let mut arena = Arena::build(&self.blueprints[variant], self.host.as_ref()).with_context(what)?;
-        let load = self.loads[variant];
+        let (blueprint, load) = (&self.blueprints[variant], self.loads[variant]);
         let (done, all) =
             (before.flows.runs.len(), self.blueprints.len() * self.scenario.measurement.runs as usize);
-        let FlowTrial { mut run, trial } = arena
-            .run(&load, &self.stop, |sent| {
-                let part = sent as f64 / load.packets as f64;
-                let share = (done as f64 + part) / all as f64;
-                progress.show(share, &format!("run {} of {all}, {name}: {sent} packets sent", done + 1));
-            })
-            .with_context(what)?;
+        let watch = |sent| {
+            let part = sent as f64 / load.packets as f64;
+            let share = (done as f64 + part) / all as f64;
+            progress.show(share, &format!("run {} of {all}, {name}: {sent} packets sent", done + 1));
+        };
+        let done = match blueprint.dut {
+            Dut::Kernel => Arena::build(blueprint, self.host.as_ref())
+                .and_then(|mut arena| arena.run(&load, &self.stop, watch)),
+            Dut::Datapath => {
+                UserArena::build(blueprint).and_then(|mut arena| arena.run(&load, &self.stop, watch))
+            }
+        };
+        let FlowTrial { mut run, trial } = done.with_context(what)?;
         run.variant = variant as u16;
         run.repetition = repetition;
         let mut book = trial.ledger;
@@ -197,7 +215,17 @@ impl<'a> Job<'a> {
         Ok((run, book))
     }
 
-    fn warnings(&self) -> Option<Warning> {
+    fn warnings(&self) -> Vec<Warning> {
+        let settings: Vec<&FlowSetting> = self.blueprints.iter().map(|own| &own.setting).collect();
+        let mut warnings = match self.scenario.dut {
+            Dut::Kernel => steering::held_by_others(&settings),
+            Dut::Datapath => Vec::new(),
+        };
+        warnings.extend(self.one_cpu());
+        warnings
+    }
+
+    fn one_cpu(&self) -> Option<Warning> {
         let blueprint = self.blueprints.first()?;
         blueprint.receiver_cpus.contains(&blueprint.sender_cpu).then(|| Warning {
             what: "sender and receivers share a CPU".into(),
@@ -207,8 +235,8 @@ impl<'a> Job<'a> {
         })
     }
 
-    /// Starts the record, and says what is going to happen.
-    fn start_record(&self, abilities: &Abilities, output: &OutputArgs) -> Result<Recorder> {
+    /// Starts the record, and says what is going to happen. What makes this host noisy.
+    fn start_record(&self, abilities: &Abilities, output: &OutputArgs) -> Result<(Recorder, Vec<Warning>)> {
         let variants = self.blueprints.iter().enumerate().map(|(index, blueprint)| {
             let setting = &blueprint.setting;
             Variant {
@@ -237,7 +265,8 @@ impl<'a> Job<'a> {
             }
             report::write_stderr(&text);
         }
-        Recorder::start(head, output)
+        let warnings = doctor::warnings(&head.environment);
+        Ok((Recorder::start(head, output)?, warnings))
     }
 }
 

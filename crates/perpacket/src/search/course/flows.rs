@@ -62,13 +62,15 @@ pub(crate) fn resolve(mut cell: Cell, abilities: &Abilities) -> Result<Cell> {
 }
 
 /// Builds the lab, and starts the receivers.
-pub(super) fn lay(cell: &Cell, cpus: &Cpus) -> Result<Laid> {
+pub(super) fn lay(cell: &Cell, mix: bool, cpus: &Cpus) -> Result<Laid> {
     let setting = flow_setting(cell)?;
     let blueprint = Blueprint {
+        dut: crate::scenario::Dut::Kernel,
         napi: setting.needs_napi(),
         setting,
         stamp: false,
         connected: false,
+        imix: mix,
         closed_ports: 0,
         sender_cpu: cpus.sender,
         receiver_cpus: cpus.others.clone(),
