@@ -10,7 +10,7 @@ use crate::SyscallError;
 /// Connections that may wait to be accepted; the kernel takes no more than `net.core.somaxconn` (listen(2)).
 const BACKLOG: i32 = 4096;
 
-/// Lets a TCP socket (of [`tcp`](super::tcp)) listen at an address. What it accepts has its options.
+/// Lets a TCP socket (of [`stream`](super::stream)) listen at an address. What it accepts has its options.
 ///
 /// # Errors
 /// EADDRINUSE, EADDRNOTAVAIL, EACCES.
@@ -30,7 +30,7 @@ mod tests {
 
     #[test]
     fn what_is_accepted_has_the_listeners_options() {
-        let socket = socket::tcp(false, false).unwrap();
+        let socket = socket::stream((Ipv4Addr::LOCALHOST, 0).into(), false).unwrap();
         socket::set_receive_buffer(&socket, 20_000).unwrap();
         let listener = listen_at(socket, (Ipv4Addr::LOCALHOST, 0).into()).unwrap();
         let _near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
