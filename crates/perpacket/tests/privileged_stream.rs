@@ -4,9 +4,7 @@
 
 mod common;
 
-use std::time::Duration;
-
-use common::{Done, Running, Scratch, assert_whole, perpacket, refused};
+use common::{Done, Running, Scratch, assert_whole, perpacket, refused, wait_for};
 use linux::privilege::test_may_run;
 use measure::record::{self, Record, StreamRun, Streams};
 use rustix::process::Signal;
@@ -92,8 +90,7 @@ fn every_datagram_is_accounted_for() {
         let [book] = &record.ledgers().collect::<Vec<_>>()[..] else { panic!("a ledger: {more:?}") };
         assert!(book.closes(), "{more:?}: {book:?}");
         let run = only(&record);
-        let (sent, received) =
-            (sum(&run.client, "/sent/messages"), sum(&run.server, "/datagrams/received"));
+        let (sent, received) = (sum(&run.client, "/sent/messages"), sum(&run.server, "/datagrams/received"));
         assert!(received > 0, "{more:?}");
         assert_eq!((book.sent.packets, book.received_packets()), (sent, received));
         assert_eq!(sum(&run.server, "/datagrams/duplicate"), 0);
@@ -110,7 +107,10 @@ fn joined_datagrams_arrive_one_by_one() {
     let run = only(&record);
     let (received, bytes) = (sum(&run.server, "/received/messages"), sum(&run.server, "/received/bytes"));
     assert!(received > 0 && bytes == received * 64, "{received} {bytes}");
-    assert!(sum(&run.server, "/datagrams/received") + sum(&run.server, "/datagrams/lost") <= sum(&run.client, "/sent/messages"));
+    assert!(
+        sum(&run.server, "/datagrams/received") + sum(&run.server, "/datagrams/lost")
+            <= sum(&run.client, "/sent/messages")
+    );
 }
 
 #[test]
@@ -133,7 +133,8 @@ fn transactions_are_the_same_at_both_ends_and_have_latencies() {
         let rate = mean(&record, run.variant.into(), "transactions_per_second").unwrap();
         assert!(rate > 10.0 && rate.is_finite(), "{rate}");
     }
-    let text = perpacket(&["rr", "tcp", "--time", "200ms", "--quiet", "--request", "100", "--response", "2000"]);
+    let text =
+        perpacket(&["rr", "tcp", "--time", "200ms", "--quiet", "--request", "100", "--response", "2000"]);
     assert_eq!(text.code, Some(0), "{text:?}");
     assert!(text.stdout.contains("p99.999") && text.stdout.contains("µs/Tran local"), "{}", text.stdout);
 }
@@ -155,8 +156,17 @@ fn what_is_omitted_is_in_no_figure() {
     if !test_may_run("what_is_omitted_is_in_no_figure") {
         return;
     }
-    let record =
-        record_of(&["stream", "tcp", "udp@1000", "--omit", "300ms", "--time", "500ms", "--interval", "100ms"]);
+    let record = record_of(&[
+        "stream",
+        "tcp",
+        "udp@1000",
+        "--omit",
+        "300ms",
+        "--time",
+        "500ms",
+        "--interval",
+        "100ms",
+    ]);
     for run in &results(&record).runs {
         let side = &run.client;
         let wall_ns = side["wall_ns"].as_u64().unwrap();
@@ -211,9 +221,9 @@ fn a_signal_ends_it_with_what_was_counted() {
         return;
     }
     let mut running = Running::start(&["stream", "tcp", "--time", "1h"]);
-    running.wait_for_head();
+    wait_for("a record of it", || (!running.store.records().is_empty()).then_some(()));
     running.signal(Signal::INT);
-    let done = running.end(Duration::from_secs(20));
+    let done = running.end();
     assert_eq!(done.code, Some(3), "{done:?}");
     assert!(done.stdout.contains("Stopped by a signal"), "{done:?}");
 }
