@@ -11,6 +11,7 @@ use lab::{Lab, Plan as LabPlan, Port};
 use linux::netns::Netns;
 use stream::engine::{self, Control, End, Flow, Settings};
 use stream::outcome::{Exchanged, Side};
+use stream::plan::{Direction, Giving, Taking, Work};
 
 use super::arrange::{Arranged, Asked};
 use super::setting::Over;
@@ -28,6 +29,9 @@ const GIVE_UP: Duration = Duration::from_secs(20);
 const LOOK: Duration = Duration::from_millis(5);
 /// When one end has ended, and nothing has reached the other for so long, that ends too.
 const QUIET: Duration = Duration::from_millis(60);
+
+/// Files that are open besides those of flows: namespaces, counters, one for each thread, the record.
+const OTHER_FILES: u64 = 512;
 
 /// The network between both ends.
 pub(crate) struct Local {
@@ -231,17 +235,25 @@ fn oversee(controls: &[Control; 2], ended: &[AtomicBool; 2], asked: &Asked<'_>) 
     }
 }
 
-/// Refuses what both ends cannot have on this machine.
+/// Refuses what both ends cannot have on this machine, and lets this process have as many files open as they need.
 ///
 /// # Errors
 /// What that is.
 pub(crate) fn check(plans: &[stream::plan::Plan]) -> Result<()> {
     for plan in plans {
-        let all = u64::from(plan.flows) * 4;
-        let allowed = linux::limits::raise_open_files(all + 256);
+        let (each_way, pipes) = match plan.work {
+            Work::Bulk { direction, giving, taking } => (
+                if direction == Direction::Both { 2 } else { 1 },
+                // A pipe has two ends.
+                2 * u64::from(giving == Giving::Splice) + 2 * u64::from(taking == Taking::Splice),
+            ),
+            _ => (1, 0),
+        };
+        let needed = u64::from(plan.flows) * each_way * (2 + pipes) + OTHER_FILES;
+        let allowed = linux::limits::raise_open_files(needed);
         ensure!(
-            allowed.is_none_or(|allowed| allowed >= all),
-            "{} flows need about {all} open files, and {} are allowed: ulimit -n",
+            allowed.is_none_or(|allowed| allowed >= needed),
+            "{} flows need about {needed} open files, and {} are allowed: raise that by ulimit -Hn, or run as root",
             plan.flows,
             allowed.unwrap_or_default()
         );
