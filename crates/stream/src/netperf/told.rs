@@ -1,5 +1,7 @@
 //! Between what an end counted and what the messages have words for.
 
+use std::time::Duration;
+
 use super::wire::omni::Results;
 use super::wire::{CPU_METHOD_PROC_STAT, tcp_stream};
 use crate::cpu::Kind;
@@ -94,6 +96,9 @@ pub(super) struct Meaning {
     pub(super) receives: bool,
     pub(super) transactions: bool,
     pub(super) cpu: bool,
+    /// How much longer than the test the server accounted for CPU time. netserver tells the shares of that as if they were of
+    /// the test alone.
+    pub(super) beyond: Duration,
 }
 
 /// What a server told, as an outcome.
@@ -119,7 +124,7 @@ pub(super) fn side(results: &Results, meaning: Meaning) -> Side {
             results.cpu_percent_swintr,
         ];
         let util = results.cpu_util - results.cpu_percent_iowait.max(0.0);
-        put_cpu(&mut side, util, Some(kinds), results.num_cpus);
+        put_cpu(&mut side, util, Some(kinds), results.num_cpus, meaning.beyond);
     }
     side
 }
@@ -132,15 +137,22 @@ pub(super) fn side_of_stream(results: &tcp_stream::Results, cpu: bool) -> Side {
     let flow = Flow { wall_ns, received: Some(received), ..Flow::default() };
     let mut side = Side { wall_ns, flows: vec![flow], ..Side::default() };
     if cpu {
-        put_cpu(&mut side, results.cpu_util, None, u32::try_from(results.num_cpus).unwrap_or(0));
+        put_cpu(
+            &mut side,
+            results.cpu_util,
+            None,
+            u32::try_from(results.num_cpus).unwrap_or(0),
+            Duration::ZERO,
+        );
     }
     side
 }
 
 /// The server's protocol tells means over all its CPUs; they are put down for each of them, so that sums are right.
-fn put_cpu(side: &mut Side, util: f32, kinds: Option<[f32; 4]>, cpus: u32) {
-    let wall_ns = side.wall_ns;
-    let part = |percent: f32| (f64::from(percent.max(0.0)) / 100.0 * wall_ns as f64) as u64;
+fn put_cpu(side: &mut Side, util: f32, kinds: Option<[f32; 4]>, cpus: u32, beyond: Duration) {
+    let test_ns = side.wall_ns as f64;
+    let wall_ns = side.wall_ns.saturating_add(u64::try_from(beyond.as_nanos()).unwrap_or(u64::MAX));
+    let part = |percent: f32| (f64::from(percent.max(0.0)) / 100.0 * test_ns) as u64;
     // Without kinds, all that is busy stands as system time.
     let [user, system, irq, softirq] = kinds.unwrap_or([0.0, util, 0.0, 0.0]).map(part);
     let busy = part(util);
@@ -202,7 +214,8 @@ mod tests {
         fill_cpu(&mut results, &Shares::of(Some(&cpu)).unwrap());
         assert_eq!(results.transport_retrans, -1);
         assert_eq!((results.cpu_util, results.num_cpus, results.peak_cpu_util), (30.0, 2, 60.0));
-        let meaning = Meaning { sends: true, receives: true, transactions: true, cpu: true };
+        let meaning =
+            Meaning { sends: true, receives: true, transactions: true, cpu: true, beyond: Duration::ZERO };
         let told = side(&Results::decode(&results.encode()), meaning);
         assert_eq!(told.wall_ns, 2_000_000_000);
         assert_eq!(told.flows[0].sent.unwrap(), Moved { bytes: 5 << 32, messages: 7, refused: 0 });
@@ -215,6 +228,27 @@ mod tests {
     }
 
     #[test]
+    fn what_was_accounted_for_beyond_the_test_is_a_share_of_that_time() {
+        // One second of transactions, and four of waiting, all CPUs busy with something: netserver says 500 %.
+        let results = Results {
+            elapsed_time: 1.0,
+            cpu_util: 500.0,
+            cpu_percent_user: 500.0,
+            num_cpus: 2,
+            ..Results::default()
+        };
+        let beyond = Duration::from_secs(4);
+        let meaning = Meaning { sends: true, receives: true, transactions: true, cpu: true, beyond };
+        let told = side(&results, meaning);
+        assert_eq!(told.wall_ns, 1_000_000_000);
+        let cpu = told.cpu.unwrap();
+        assert_eq!(
+            (cpu.wall_ns, cpu.cpus[1].user_ns, cpu.cpus[1].idle_ns),
+            (5_000_000_000, 5_000_000_000, 0)
+        );
+    }
+
+    #[test]
     fn what_has_no_kind_is_no_kind_of_work() {
         let results = Results {
             elapsed_time: 1.0,
@@ -223,7 +257,8 @@ mod tests {
             num_cpus: 1,
             ..Results::default()
         };
-        let meaning = Meaning { sends: false, receives: true, transactions: false, cpu: true };
+        let meaning =
+            Meaning { sends: false, receives: true, transactions: false, cpu: true, beyond: Duration::ZERO };
         let told = side(&results, meaning);
         assert_eq!(told.flows[0].sent, None);
         let cpu = told.cpu.unwrap().cpus[0];

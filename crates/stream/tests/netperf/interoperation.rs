@@ -68,6 +68,10 @@ fn netserver_answers_our_client(ip: &str) {
         let mut session = Session::connect(netserver.at, Duration::from_secs(5)).unwrap();
         // Twice over one control connection, as confidence needs.
         for cpu in [true, false] {
+            // netserver 2.7.1 exits in its second TCP_SENDFILE over one connection, also where netperf asks.
+            if test == "TCP_SENDFILE" && !cpu {
+                session = Session::connect(netserver.at, Duration::from_secs(5)).unwrap();
+            }
             let control = Control::new();
             let how =
                 How { cpu, interval: None, on_interval: None, give_up_after: PATIENCE, control: &control };

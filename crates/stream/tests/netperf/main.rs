@@ -1,5 +1,7 @@
 //! netperf's protocol against what was recorded from netperf itself, and against netperf itself where there is one.
 
+#![allow(clippy::unwrap_used)]
+
 mod columns;
 mod hostile;
 mod interoperation;

@@ -22,9 +22,11 @@ use crate::engine::{self, Control, End, Endpoint, EngineError, Flow, Marks, Role
 use crate::outcome::{Exchanged, Interval, Side};
 use crate::plan::{Direction, Giving, Plan, Transport, Until, Work};
 
-/// What netserver waits beyond the length of a test in which its client cannot be heard to end (netlib.h, `PAD_TIME`), and a
-/// second for it to wake up.
-const PAD: Duration = Duration::from_secs(5);
+/// What netserver waits beyond the length of a test in which its client cannot be heard to end (netlib.h, `PAD_TIME`).
+const PAD: Duration = Duration::from_secs(4);
+
+/// Empty datagrams at the end (nettest_omni.c, `disconnect_data_socket`).
+const FAREWELLS: usize = 3;
 
 /// How a test is made, beside what it is.
 #[derive(Clone, Copy)]
@@ -227,6 +229,10 @@ impl Session {
             receives: request.direction & omni::RECEIVE != 0,
             transactions,
             cpu: how.cpu,
+            beyond: match (plan.work, plan.until) {
+                (Work::Connections { .. }, Until::Time(_)) => PAD,
+                _ => Duration::ZERO,
+            },
         };
         Ok(Run {
             exchanged: Exchanged { client, server: side(&results, meaning) },
@@ -287,9 +293,19 @@ impl Session {
             give_up_after: how.give_up_after,
             on_interval: how.on_interval,
         };
+        // netserver hears of the end of datagrams by empty ones; a stream of them ends so by itself.
+        let farewell = match &endpoint {
+            Endpoint::Udp { socket, .. } if role == Role::Request => socket.try_clone().ok(),
+            _ => None,
+        };
         how.control.begin();
         let flow = Flow { endpoint, role, marks: Marks::None };
-        Ok(engine::run(vec![flow], &settings, how.control)?)
+        let side = engine::run(vec![flow], &settings, how.control)?;
+        for _ in 0..FAREWELLS {
+            // One of them is enough, and netserver ends by its clock without.
+            let _ = farewell.as_ref().map(|socket| socket.send(&[]));
+        }
+        Ok(side)
     }
 
     fn data_address(&mut self, port: u32) -> Result<SocketAddr, ClientError> {
@@ -321,7 +337,7 @@ impl Session {
             Until::Time(length) => length,
             _ => Duration::ZERO,
         };
-        let within = length.saturating_add(PAD).saturating_add(how.give_up_after);
+        let within = length.saturating_add(PAD + Duration::from_secs(1)).saturating_add(how.give_up_after);
         let message = self.connection.expect("its results", within, &|| false)?;
         match message.errno() {
             0 => Ok(message),
