@@ -1,6 +1,6 @@
 //! Bulk over datagrams: numbers, and what is lost.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use stream::engine::{Marks, Role};
 use stream::plan::{Pace, Taking, Until};
@@ -110,13 +110,13 @@ fn what_a_relay_drops_is_lost_exactly() {
         let (relay_address, far_address) = (between.local_addr().unwrap(), far.local_addr().unwrap());
         let near = vec![udp_flow(near, relay_address, Role::Send, *marks)];
         let far = vec![udp_flow(far, relay_address, Role::Receive, *marks)];
-        let (over, dropped) = (AtomicBool::new(false), AtomicU64::new(0));
+        let over = AtomicBool::new(false);
         let plan = gentle(2000);
-        let (near, far) = std::thread::scope(|scope| {
+        let (near_control, far_control) = (Control::new(), Control::new());
+        let (near, far, dropped) = std::thread::scope(|scope| {
             // Neither the first nor the last is among them.
-            let run = || relay(&between, far_address, &over, |number| number % 7 == 3 && number < 1990);
-            let relaying = scope.spawn(|| dropped.store(run(), Ordering::Release));
-            let (near_control, far_control) = (Control::new(), Control::new());
+            let relaying = scope
+                .spawn(|| relay(&between, far_address, &over, |number| number % 7 == 3 && number < 1990));
             let receiving =
                 scope.spawn(|| engine::run(far, &settings(&plan, End::Server), &far_control).unwrap());
             far_control.begin();
@@ -124,11 +124,10 @@ fn what_a_relay_drops_is_lost_exactly() {
             wait_for("the far end", || far_control.ready());
             let near = engine::run(near, &settings(&plan, End::Client), &near_control).unwrap();
             over.store(true, Ordering::Release);
-            relaying.join().unwrap();
+            let dropped = relaying.join().unwrap();
             far_control.stop();
-            (near, receiving.join().unwrap())
+            (near, receiving.join().unwrap(), dropped)
         });
-        let dropped = dropped.load(Ordering::Acquire);
         assert!(dropped > 200);
         let datagrams = far.flows[0].datagrams.unwrap();
         assert_eq!((datagrams.lost, datagrams.received), (dropped, 2000 - dropped), "{marks:?}");
