@@ -336,7 +336,8 @@ fn ask_as_somebody() {
         [Padding::Oaep, Padding::Pkcs1].map(|padding| ask(Some(&login("password", padding))).is_ok());
     assert_eq!(admitted.iter().filter(|&&admitted| admitted).count(), 1, "{admitted:?}");
     for refused in [None, Some(&login("other", Padding::Oaep))] {
-        assert!(matches!(ask(refused), Err(ClientError::Server { .. })));
+        let answer = ask(refused);
+        assert!(matches!(answer, Err(ClientError::Server { .. })), "{answer:?}");
     }
     std::fs::remove_file(users).unwrap();
 }

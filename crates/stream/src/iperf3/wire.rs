@@ -144,13 +144,15 @@ pub fn write_error(to: &mut impl Write, number: i32, errno: i32) -> Result<(), W
     to.write_all(&message).map_err(|source| WireError::io("write an error", source))
 }
 
-/// Reads the two numbers that follow [`State::ServerError`].
+/// Reads the two numbers that follow [`State::ServerError`]. Servers of 3.12 leave out the second where a client is not
+/// authorized.
 pub fn read_error(from: &mut impl Read) -> Result<(i32, i32), WireError> {
-    let mut numbers = [0; 8];
-    from.read_exact(&mut numbers)
+    let mut number = [0; 4];
+    from.read_exact(&mut number)
         .map_err(|source| WireError::io("read what the server's error was", source))?;
-    let [a, b, c, d, e, f, g, h] = numbers;
-    Ok((i32::from_be_bytes([a, b, c, d]), i32::from_be_bytes([e, f, g, h])))
+    let mut errno = [0; 4];
+    let errno = from.read_exact(&mut errno).map_or(0, |()| i32::from_be_bytes(errno));
+    Ok((i32::from_be_bytes(number), errno))
 }
 
 /// Reads one frame of JSON: a length of 32 bits, and so many bytes. A length above `limit` is refused before anything is
