@@ -23,7 +23,7 @@ pub(super) fn write_segment_bytes(bytes: u16, room: &mut [u8]) {
 
 /// The size of the datagrams that the kernel put into one message (UDP_GRO, an int: include/linux/udp.h,
 /// `udp_cmsg_recv`, 6.18); None where it holds one.
-pub(super) fn segment_bytes(mut control: &[u8]) -> Option<usize> {
+pub(crate) fn segment_bytes(mut control: &[u8]) -> Option<usize> {
     while let Some((header, _)) = control.split_at_checked(HEADER_BYTES) {
         let len = usize::from_ne_bytes(*header.first_chunk()?);
         let word = |at: usize| Some(i32::from_ne_bytes(*header.get(at..)?.first_chunk()?));

@@ -13,6 +13,7 @@ mod outgoing;
 mod receiver;
 mod sender;
 
+pub(crate) use control::segment_bytes;
 pub use outgoing::{DatagramBatch, GSO_BYTES_MAX, GSO_SEGMENTS_MAX};
 pub use receiver::{Batch, ReceiverSpec, UdpReceiver};
 pub use sender::{Handed, SenderSpec, UdpSender};
