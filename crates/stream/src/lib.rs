@@ -12,13 +12,14 @@
 //! | module | what it holds |
 //! |---|---|
 //! | [`engine`] | moves the bytes of one end, and counts them |
+//! | [`netperf`] | netperf's control protocol and columns |
 //! | [`plan`] | what is to flow: transport, work, sizes, socket options, pace, and when it ends |
 //! | [`outcome`] | what one end of it counted |
+//! | [`limits`] | what a server grants its clients, and how it is told to end |
 //! | [`datagrams`] | which numbered datagrams were lost, came twice, late, or out of order |
 //! | [`latency`] | how long transactions took, recorded and looked at |
 //! | [`cpu`] | what CPUs did between two looks, by kind |
 //! | [`demand`] | CPU time for each KB and transaction |
-//! | [`limits`] | what a server grants its clients, and how it is told to end |
 //! | [`own`] | perpacket's own protocol: wire format, client, server |
 //! | [`serve`] | one process that serves clients of several protocols at once |
 #![cfg_attr(test, allow(clippy::unwrap_used))]
@@ -30,6 +31,7 @@ pub mod demand;
 pub mod engine;
 pub mod latency;
 pub mod limits;
+pub mod netperf;
 pub mod outcome;
 pub mod own;
 pub mod plan;
