@@ -16,6 +16,7 @@
 //! | [`plan`] | what is to flow: transport, work, sizes, socket options, pace, and when it ends |
 //! | [`outcome`] | what one end of it counted |
 //! | [`limits`] | what a server grants its clients, and how it is told to end |
+//! | [`iperf3`] | iperf3's protocol: server, client, and its JSON |
 //! | [`datagrams`] | which numbered datagrams were lost, came twice, late, or out of order |
 //! | [`latency`] | how long transactions took, recorded and looked at |
 //! | [`cpu`] | what CPUs did between two looks, by kind |
@@ -29,6 +30,7 @@ pub mod cpu;
 pub mod datagrams;
 pub mod demand;
 pub mod engine;
+pub mod iperf3;
 pub mod latency;
 pub mod limits;
 pub mod netperf;
