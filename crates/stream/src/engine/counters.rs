@@ -3,7 +3,8 @@
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
-use crate::outcome::{Latency, Moved};
+use super::marks::Arrivals;
+use crate::outcome::{Datagrams, Latency, Moved};
 
 /// Counters of one flow in one phase, on cache lines of their own (two: CPUs fetch lines in pairs). Only one thread writes, so
 /// that adding is a load and a store.
@@ -109,6 +110,10 @@ pub(super) struct Account {
 /// What the thread of a flow says at its end.
 #[derive(Debug, Default)]
 pub(super) struct Found {
+    /// Datagrams that come. Held for a call of the kernel's results at a time, so that an interval ends between two calls.
+    pub(super) arrivals: Option<Arrivals>,
+    /// What requests over datagrams became.
+    pub(super) answers: Option<Datagrams>,
     pub(super) latency: Option<Latency>,
     pub(super) warnings: Vec<String>,
 }

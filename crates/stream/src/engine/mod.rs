@@ -18,13 +18,27 @@
 //! - Where nothing moves for [`Settings::give_up_after`], the peer has vanished: the run ends with what was counted, and a
 //!   warning.
 
+mod accept;
+mod build;
+mod connect;
 mod control;
 mod coordinate;
 mod counters;
+mod datagram_receive;
+mod datagram_send;
 mod error;
+mod events;
+mod intervals;
+mod marks;
 mod options;
-mod stream_flow;
+mod pace;
+mod request_datagram;
+mod request_stream;
+mod respond;
+mod stream_receive;
+mod stream_send;
 mod task;
+mod tcp;
 mod thread;
 
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -33,6 +47,8 @@ use std::time::Duration;
 
 use crate::outcome::{Interval, Side};
 use crate::plan::Plan;
+
+use counters::Account;
 
 pub use control::Control;
 pub use error::EngineError;

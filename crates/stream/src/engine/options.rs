@@ -26,14 +26,25 @@ pub struct Applied {
 /// The option that the kernel refused, and why.
 pub fn apply(options: &SocketOptions, fd: impl AsFd, transport: Transport) -> Result<Applied, SyscallError> {
     let fd = &fd;
+    set(options, fd, transport)?;
+    let tcp = matches!(transport, Transport::Tcp | Transport::Mptcp);
+    Ok(Applied {
+        send_buffer_bytes: socket::send_buffer(fd)?,
+        receive_buffer_bytes: socket::receive_buffer(fd)?,
+        mss_bytes: if tcp { socket::max_segment(fd).ok() } else { None },
+        congestion: if tcp { socket::congestion(fd).ok() } else { None },
+    })
+}
+
+/// As [`apply`], without asking what holds then.
+pub(super) fn set(options: &SocketOptions, fd: &impl AsFd, transport: Transport) -> Result<(), SyscallError> {
     if let Some(bytes) = options.send_buffer_bytes {
         socket::set_send_buffer(fd, bytes)?;
     }
     if let Some(bytes) = options.receive_buffer_bytes {
         socket::set_receive_buffer(fd, bytes)?;
     }
-    let tcp = matches!(transport, Transport::Tcp | Transport::Mptcp);
-    if tcp {
+    if matches!(transport, Transport::Tcp | Transport::Mptcp) {
         apply_tcp(options, fd)?;
     }
     if matches!(transport, Transport::Tcp | Transport::Mptcp | Transport::Udp) {
@@ -47,12 +58,7 @@ pub fn apply(options: &SocketOptions, fd: impl AsFd, transport: Transport) -> Re
     if let Some(priority) = options.priority {
         socket::set_priority(fd, priority)?;
     }
-    Ok(Applied {
-        send_buffer_bytes: socket::send_buffer(fd)?,
-        receive_buffer_bytes: socket::receive_buffer(fd)?,
-        mss_bytes: if tcp { socket::max_segment(fd).ok() } else { None },
-        congestion: if tcp { socket::congestion(fd).ok() } else { None },
-    })
+    Ok(())
 }
 
 fn apply_tcp(options: &SocketOptions, fd: &impl AsFd) -> Result<(), SyscallError> {

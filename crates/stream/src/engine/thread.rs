@@ -1,17 +1,18 @@
 //! A thread of an end, with its flows.
 
-use std::sync::PoisonError;
 use std::sync::atomic::Ordering::{Relaxed, Release};
-use std::thread;
 use std::time::Duration;
 
 use linux::{clock, cpu, socket};
 
+use super::build;
 use super::control::{COUNTING, ENOUGH, STOP};
 use super::counters::Account;
-use super::stream_flow::{StreamReceiver, StreamSender};
-use super::task::{Buffers, Common, Step, Task, Tools, is_peer_gone};
-use super::{Endpoint, EngineError, Flow, Role};
+use super::events;
+use super::pace::sleep_until;
+use super::task::{Buffers, Common, Step, Task, Tools, found, is_peer_gone, warn};
+use super::{EngineError, Flow, Role};
+use crate::plan::Pace;
 
 /// How long a call waits before the flags are looked at.
 pub(super) const PATIENCE: Duration = Duration::from_millis(50);
@@ -29,12 +30,13 @@ pub(super) fn run(share: &Share<'_>) -> Result<u64, EngineError> {
     if let Some(cpu) = share.cpu {
         cpu::pin(cpu)?;
     }
-    let plan = share.common.plan;
-    let mut buffers = Buffers::new(plan.send_bytes as usize, plan.receive_bytes as usize);
+    let common = share.common;
+    let only: Vec<&Flow> = share.flows.iter().map(|&(flow, _)| flow).collect();
+    let mut buffers = build::buffers(common, &only)?;
+    let waits = matches!(&only[..], [flow] if may_wait(flow, common));
     let mut flows = Vec::with_capacity(share.flows.len());
-    let waits = share.flows.len() == 1;
     for &(flow, account) in &share.flows {
-        let task = task(flow, share.common)?;
+        let task = build::task(flow, account, common, &buffers)?;
         if let Some(fd) = task.socket() {
             socket::set_nonblocking(&fd, !waits)?;
             if waits {
@@ -43,65 +45,67 @@ pub(super) fn run(share: &Share<'_>) -> Result<u64, EngineError> {
         }
         flows.push(Running { task, account, counting: false });
     }
-    share.common.control.ready_and_wait();
-    let mut thread = Thread { common: share.common, buffers: &mut buffers, waits, cpu_begin_ns: None };
-    // TODO-EPOLL
-    for flow in &mut flows {
-        thread.alone(flow)?;
+    common.control.ready_and_wait();
+    let mut thread = Thread { common, buffers: &mut buffers, waits, cpu_begin_ns: None };
+    match &mut flows[..] {
+        [flow] if waits => thread.alone(flow)?,
+        flows => events::run(&mut thread, flows)?,
     }
-    Ok(clock::thread_cpu_ns() - thread.cpu_begin_ns.unwrap_or_default())
+    let cpu_begin_ns = thread.cpu_begin_ns;
+    if let (Some(recorder), Some(&(_, first))) = (&buffers.latency, share.flows.first())
+        && recorder.count() > 0
+    {
+        found(first).latency = Some(recorder.latency());
+        let flows = share.flows.len();
+        warn(first, format!("the latencies of {flows} flows of a thread stand with the first of them"));
+    }
+    Ok(cpu_begin_ns.map_or(0, |begin_ns| clock::thread_cpu_ns() - begin_ns))
 }
 
-fn task<'a>(flow: &'a Flow, common: &Common<'_>) -> Result<Box<dyn Task + 'a>, EngineError> {
-    use std::os::fd::AsFd;
-    let plan = common.plan;
-    let socket = match &flow.endpoint {
-        Endpoint::Tcp(socket) => socket.as_fd(),
-        Endpoint::UnixStream(socket) => socket.as_fd(),
-        _ => return Err(EngineError::Mismatch { role: "send", with: "this socket", why: "not yet" }),
-    };
-    Ok(match flow.role {
-        Role::Send => Box::new(StreamSender::new(socket, plan.send_bytes as usize)),
-        Role::Receive => Box::new(StreamReceiver::new(socket)),
-        _ => return Err(EngineError::Mismatch { role: "do that", with: "this socket", why: "not yet" }),
-    })
+/// Whether a flow never has to wait for its socket and for a time at once.
+fn may_wait(flow: &Flow, common: &Common<'_>) -> bool {
+    !(flow.role == Role::Request
+        && matches!(
+            common.plan.pace,
+            Some(Pace::Schedule { .. } | Pace::Spread { .. } | Pace::DepartureTimes { .. })
+        ))
 }
 
-struct Running<'a> {
-    task: Box<dyn Task + 'a>,
+/// A flow with its place to count.
+pub(super) struct Running<'a> {
+    pub(super) task: Box<dyn Task + 'a>,
     account: &'a Account,
     counting: bool,
 }
 
-struct Thread<'a> {
-    common: &'a Common<'a>,
+pub(super) struct Thread<'a> {
+    pub(super) common: &'a Common<'a>,
     buffers: &'a mut Buffers,
+    /// Whether calls wait.
     waits: bool,
     /// The thread's CPU time when counting began.
     cpu_begin_ns: Option<u64>,
 }
 
 impl Thread<'_> {
-    /// One flow to its end.
+    /// The only flow, to its end.
     fn alone(&mut self, flow: &mut Running<'_>) -> Result<(), EngineError> {
         loop {
-            match self.turn(flow)? {
+            match self.turn(flow, self.common.control.flags())? {
                 Step::Moved | Step::Blocked => {}
-                Step::Until(at_ns) => {
-                    thread::sleep(Duration::from_nanos(at_ns.saturating_sub(clock::monotonic_ns())))
-                }
+                Step::Until(at_ns) => sleep_until(at_ns, PATIENCE),
                 Step::Over => return Ok(()),
             }
         }
     }
 
-    /// One step of a flow, if it is not over by that.
-    fn turn(&mut self, flow: &mut Running<'_>) -> Result<Step, EngineError> {
-        let flags = self.common.control.flags();
-        if flags & COUNTING != 0 && !flow.counting {
+    /// One step of a flow that is not over.
+    #[inline]
+    pub(super) fn turn(&mut self, flow: &mut Running<'_>, flags: u32) -> Result<Step, EngineError> {
+        let restarts = flags & COUNTING != 0 && !flow.counting;
+        if restarts {
             flow.counting = true;
             flow.account.begin_ns.store(clock::monotonic_ns(), Relaxed);
-            flow.task.restart();
             self.cpu_begin_ns.get_or_insert_with(clock::thread_cpu_ns);
         }
         let mut tools = Tools {
@@ -113,26 +117,35 @@ impl Thread<'_> {
             waits: self.waits,
             buffers: self.buffers,
         };
+        if restarts {
+            flow.task.restart(&mut tools);
+        }
         let step = if flags & STOP != 0 {
             flow.task.stop(&mut tools).map(|()| Step::Over)
         } else {
             flow.task.step(&mut tools)
         };
         let step = match step {
+            Ok(step) => step,
             Err(error) if is_peer_gone(&error) => {
-                let mut found = flow.account.found.lock().unwrap_or_else(PoisonError::into_inner);
-                found.warnings.push(format!("a flow ended early: {error}"));
+                warn(flow.account, format!("a flow ended early: {error}"));
                 Step::Over
             }
-            step => step?,
+            Err(error) => return Err(error),
         };
         if step == Step::Over {
-            flow.task.finish(&mut tools);
-            if flow.counting && flow.account.end_ns.load(Relaxed) == 0 {
-                flow.account.end_ns.store(clock::monotonic_ns(), Relaxed);
-            }
-            flow.account.over.store(true, Release);
+            end(flow.account, flow.task.as_mut(), &mut tools);
         }
         Ok(step)
     }
+}
+
+#[cold]
+fn end(account: &Account, task: &mut dyn Task, tools: &mut Tools<'_>) {
+    // The time of the last call, not of what closing takes; some flows have told it themselves.
+    if tools.counting && account.end_ns.load(Relaxed) == 0 {
+        account.end_ns.store(clock::monotonic_ns(), Relaxed);
+    }
+    task.finish(tools);
+    account.over.store(true, Release);
 }
