@@ -1,7 +1,5 @@
 //! The server's part: one client from its hello to its results.
 
-use std::fs::File;
-use std::io::Read;
 use std::net::TcpStream;
 use std::time::Duration;
 
@@ -92,8 +90,7 @@ fn tell(channel: &mut Channel, side: &mut Side, patience: Duration) -> Result<()
 /// 16 bytes that nobody can guess.
 fn cookie() -> Result<Cookie, OwnError> {
     let mut bytes = [0; 16];
-    File::open("/dev/urandom")
-        .and_then(|mut random| random.read_exact(&mut bytes))
-        .map_err(|error| OwnError::io("read a cookie from /dev/urandom", error))?;
+    getrandom::fill(&mut bytes)
+        .map_err(|error| OwnError::io("ask for a random cookie", std::io::Error::other(error)))?;
     Ok(Cookie(bytes))
 }

@@ -38,8 +38,8 @@ pub struct Served {
     pub protocol: &'static str,
     /// Where it came from.
     pub peer: SocketAddr,
-    /// From its first bytes to its end.
-    pub length: Duration,
+    /// From its first bytes to its end, where that is known.
+    pub length: Option<Duration>,
     /// What was done, or why not.
     pub outcome: Result<Account, Refused>,
 }
@@ -47,21 +47,28 @@ pub struct Served {
 /// Who is told of each client, on the thread that served it.
 pub type OnClient<'a> = &'a (dyn Fn(Served) + Sync);
 
+/// Listens for a protocol at an address; port 0 lets the kernel choose one.
+///
+/// # Errors
+/// The address cannot be listened on.
+pub fn listen(protocol: &'static str, address: SocketAddr) -> Result<TcpListener, ServeError> {
+    TcpListener::bind(address).map_err(|source| ServeError::Listen { protocol, address, source })
+}
+
 impl Server {
-    /// Listens for every protocol at its address; port 0 lets the kernel choose one.
+    /// Will serve each protocol at its listening socket ([`listen`]).
     ///
     /// # Errors
-    /// An address that cannot be listened on.
-    pub fn open(
-        doors: Vec<(Box<dyn Protocol>, SocketAddr)>,
+    /// The kernel does not say where one of them listens.
+    pub fn new(
+        doors: Vec<(Box<dyn Protocol>, TcpListener)>,
         limits: Limits,
         halt: &Halt,
     ) -> Result<Self, ServeError> {
-        let open = |(protocol, address): (Box<dyn Protocol>, SocketAddr)| {
+        let open = |(protocol, listener): (Box<dyn Protocol>, TcpListener)| {
             let name = protocol.name();
-            let failed = |source| ServeError::Listen { protocol: name, address, source };
-            let listener = TcpListener::bind(address).map_err(failed)?;
-            let address = listener.local_addr().map_err(failed)?;
+            let address =
+                listener.local_addr().map_err(|source| ServeError::Address { protocol: name, source })?;
             Ok(Door { protocol, listener, address })
         };
         let doors = doors.into_iter().map(open).collect::<Result<_, _>>()?;
@@ -160,7 +167,10 @@ impl Hall<'_> {
                 }
             }
             clients.retain(|client| !client.is_finished());
+            protocol.ended().into_iter().for_each(self.on_client);
         }
+        protocol.finish();
+        protocol.ended().into_iter().for_each(self.on_client);
         Ok(())
     }
 
@@ -184,8 +194,8 @@ impl Hall<'_> {
             drop(place);
             let outcome =
                 served.unwrap_or_else(|_| Err(Refused("the thread that served it panicked".into())));
-            let protocol = protocol.name();
-            (self.on_client)(Served { protocol, peer, length: began.elapsed(), outcome });
+            let (protocol, length) = (protocol.name(), Some(began.elapsed()));
+            (self.on_client)(Served { protocol, peer, length, outcome });
         };
         // Without a thread there is no client; the connection is closed, the place is free again.
         thread::Builder::new().name(format!("{} client", protocol.name())).spawn_scoped(scope, serve).ok()

@@ -5,9 +5,11 @@
 
 mod doors;
 pub(crate) mod lobby;
+mod others;
 mod protocol;
 
-pub use doors::{OnClient, Served, Server};
+pub use doors::{OnClient, Served, Server, listen};
+pub use others::{Iperf3, Netperf};
 pub use protocol::{Account, Own, Protocol, Refused, Verdict};
 
 use std::net::SocketAddr;
@@ -26,6 +28,14 @@ pub enum ServeError {
         protocol: &'static str,
         /// Where.
         address: SocketAddr,
+        /// The kernel's answer.
+        source: std::io::Error,
+    },
+    /// It is not known where a socket listens.
+    #[error("ask where the door of {protocol} is: {source}")]
+    Address {
+        /// Whose door.
+        protocol: &'static str,
         /// The kernel's answer.
         source: std::io::Error,
     },

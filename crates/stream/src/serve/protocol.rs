@@ -2,6 +2,7 @@
 
 use std::net::TcpStream;
 
+use super::doors::Served;
 use crate::limits::{Halt, Limits};
 use crate::outcome::Side;
 use crate::own::wire::{HELLO_BYTES, Hello};
@@ -25,8 +26,16 @@ pub trait Protocol: Send + Sync {
     /// Why it was not served to the end, in words.
     fn serve(&self, connection: TcpStream, limits: &Limits, halt: &Halt) -> Result<Account, Refused>;
 
-    /// Takes a connection that belongs to a client who is being served. It must not block.
+    /// Takes a connection that needs no place of its own ([`Verdict::Joins`]). It must not block.
     fn join(&self, _connection: TcpStream) {}
+
+    /// Clients that came by [`Self::join`] and have ended since the last call.
+    fn ended(&self) -> Vec<Served> {
+        Vec::new()
+    }
+
+    /// Waits, not long, until clients that came by [`Self::join`] have ended: the server is ending.
+    fn finish(&self) {}
 
     /// Tells a client that there is no place for it, without waiting long.
     fn turn_away(&self, connection: TcpStream, halt: &Halt);
@@ -37,7 +46,7 @@ pub trait Protocol: Send + Sync {
 pub enum Verdict {
     /// A client's first one: it needs a place.
     Client,
-    /// One of a client who has a place.
+    /// One of a client who has a place, or whose places the protocol itself counts.
     Joins,
     /// None of this protocol's.
     Stranger,

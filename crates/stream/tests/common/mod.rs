@@ -1,17 +1,18 @@
 //! A server over loopback for one test, and plans.
 #![allow(dead_code, clippy::unwrap_used, unreachable_pub)]
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use stream::iperf3;
 use stream::limits::{Halt, Limits};
 use stream::outcome::Exchanged;
 use stream::own::client::Asking;
 use stream::own::{Key, OwnError, client};
 use stream::plan::{Direction, Ends, Giving, Plan, Taking, Transport, Until, Work};
-use stream::serve::{Own, Protocol, Served, Server};
+use stream::serve::{Iperf3, Netperf, Own, Protocol, Served, Server, listen};
 
 /// Far more than anything takes.
 pub const LONG: Duration = Duration::from_secs(30);
@@ -30,12 +31,24 @@ impl Running {
     }
 
     pub fn at(ip: IpAddr, limits: Limits, key: Option<Key>) -> Self {
-        Self::start(vec![(Box::new(Own { key }), SocketAddr::new(ip, 0))], limits)
+        let listener = listen("perpacket", SocketAddr::new(ip, 0)).unwrap();
+        Self::start(vec![(Box::new(Own { key }), listener)], limits, Halt::new())
     }
 
-    pub fn start(doors: Vec<(Box<dyn Protocol>, SocketAddr)>, limits: Limits) -> Self {
+    /// All protocols: perpacket's, netperf's and iperf3's, in this order.
+    pub fn all(limits: Limits) -> Self {
         let halt = Halt::new();
-        let server = Server::open(doors, limits, &halt).unwrap();
+        let listeners = ["perpacket", "netperf", "iperf3"]
+            .map(|name| listen(name, SocketAddr::from(([127, 0, 0, 1], 0))).unwrap());
+        let settings = iperf3::server::Settings { limits: limits.clone(), ..Default::default() };
+        let iperf3 = Iperf3::new(listeners[2].local_addr().unwrap(), settings, &halt).unwrap();
+        let protocols: [Box<dyn Protocol>; 3] =
+            [Box::new(Own::default()), Box::new(Netperf), Box::new(iperf3)];
+        Self::start(protocols.into_iter().zip(listeners).collect(), limits, halt)
+    }
+
+    pub fn start(doors: Vec<(Box<dyn Protocol>, TcpListener)>, limits: Limits, halt: Halt) -> Self {
+        let server = Server::new(doors, limits, &halt).unwrap();
         let addresses = server.addresses().into_iter().map(|(_, address)| address).collect();
         let served = Arc::new(Mutex::new(Vec::new()));
         let list = Arc::clone(&served);

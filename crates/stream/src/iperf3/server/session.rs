@@ -65,7 +65,7 @@ pub(super) fn tell(line: &Line, error: &SessionError) {
         // Its parameters have no interval.
         SessionError::Limit(LimitError::Interval { .. }) => Refusal::Parameters,
         SessionError::Limit(LimitError::Rate { .. } | LimitError::NoRate { .. }) => Refusal::TotalRate,
-        SessionError::Limit(LimitError::Memory { .. }) => Refusal::BufferSize,
+        SessionError::Limit(LimitError::Memory { .. } | LimitError::Interval { .. }) => Refusal::BufferSize,
         SessionError::Auth(_) => Refusal::Authentication,
         SessionError::Engine(_) | SessionError::Kernel(_) => Refusal::CreateStream,
         SessionError::Wire(WireError::State(_) | WireError::Unexpected { .. }) => Refusal::Message,
