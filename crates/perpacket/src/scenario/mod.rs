@@ -28,7 +28,7 @@ pub(crate) use datapath::{
 };
 pub(crate) use flows::{Dut, FLOWS_JOB, FlowCompare, FlowLoad, FlowMeasurement, Flows};
 pub(crate) use generate::{AskedRate, Generate, JOB, Packets, Send, Target};
-pub(crate) use search::{FrameWord, GoalDefaults, PortKind, SEARCH_JOB, Search, Subject};
+pub(crate) use search::{DevicePair, FrameWord, GoalDefaults, PortKind, SEARCH_JOB, Search, Subject};
 
 /// The form of a scenario that this program writes and reads.
 pub(crate) const SCHEMA: &str = "perpacket.scenario/1";

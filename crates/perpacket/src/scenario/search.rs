@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::net::Ipv4Addr;
 use std::ops::RangeInclusive;
 use std::str::FromStr;
 
@@ -59,9 +60,30 @@ pub(crate) struct Search {
     /// What the path `flows` has beside that: values of factors of the command `flows`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub(crate) flows: BTreeMap<String, String>,
+    /// The devices that are named; only with the path `devices`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) devices: Option<DevicePair>,
     /// What is asked of the host.
     #[serde(default)]
     pub(crate) host: HostUse,
+}
+
+/// Two devices of the host, with what is searched on between them.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct DevicePair {
+    /// The one that frames leave by.
+    pub(crate) to: String,
+    /// The one that they come in by.
+    pub(crate) from: String,
+    /// Devices that are allowed to take test traffic.
+    #[serde(default)]
+    pub(crate) allow: Vec<String>,
+    /// The MAC address that frames are sent to; none: that of `from`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) destination_mac: Option<String>,
+    /// The IPv4 address that they are sent to; none: 198.19.0.1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) destination: Option<Ipv4Addr>,
 }
 
 /// What can stand in [`Search::flows`].
@@ -83,6 +105,8 @@ pub(crate) enum Subject {
     Path(PathName),
     /// Paced flows into a socket and a thread for each port, as `flows` has them.
     Flows,
+    /// What is between two devices of the host.
+    Devices,
 }
 
 /// A frame size.
@@ -292,6 +316,11 @@ impl Search {
     }
 
     fn check_paths(&self) -> Result<()> {
+        let on_devices = self.paths.contains(&Subject::Devices);
+        ensure!(
+            self.devices.is_some() == on_devices,
+            "the path devices takes --to DEVICE and --from DEVICE, and nothing else does"
+        );
         for subject in &self.paths {
             if let Subject::Path(path) = subject {
                 ensure!(
@@ -329,6 +358,7 @@ impl Subject {
         match self {
             Self::Path(path) => path.name(),
             Self::Flows => "flows",
+            Self::Devices => "devices",
         }
     }
 
@@ -349,11 +379,13 @@ impl FromStr for Subject {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        if text == "flows" {
-            return Ok(Self::Flows);
+        match text {
+            "flows" => return Ok(Self::Flows),
+            "devices" => return Ok(Self::Devices),
+            _ => {}
         }
         text.parse().map(Self::Path).map_err(|_| {
-            let names = PathName::ALL.map(PathName::name).into_iter().chain(["flows"]);
+            let names = PathName::ALL.map(PathName::name).into_iter().chain(["flows", "devices"]);
             nearest("path", text, names)
         })
     }
@@ -464,6 +496,13 @@ fn known_keys() -> BTreeSet<String> {
         runs: 1,
         ports: PortKind::AfXdp,
         setting: Setting { backend: Some(BackendKind::Inject), queues: Some(1), ..Setting::default() },
+        devices: Some(DevicePair {
+            to: String::new(),
+            from: String::new(),
+            allow: vec![String::new()],
+            destination_mac: Some(String::new()),
+            destination: Some(Ipv4Addr::LOCALHOST),
+        }),
         flows: OF_FLOWS.map(|factor| (factor.name().to_owned(), String::new())).into(),
         host: HostUse { cpu: Some(0), expedite: true },
     })
@@ -568,6 +607,8 @@ mod tests {
             ("[[goals]]", "[setting]\nthreads = 2\n[[goals]]", "one thread sends"),
             ("[[goals]]", "[setting]\nspin = 2\n[[goals]]", "adds no work"),
             ("[[goals]]", "[host]\ncqu = 2\n[[goals]]", "`cpu` is near"),
+            ("\"udp\", \"data", "\"devices\", \"data", "--to DEVICE"),
+            ("[[goals]]", "[devices]\nto = \"a\"\nfrom = \"b\"\n[[goals]]", "nothing else does"),
             ("[[goals]]", "[flows]\nrfs = \"off\"\n[[goals]]", "on the path flows only"),
             ("[[goals]]", "[flows]\nwait = \"long\"\n[[goals]]", "use sleep, nap or spin"),
         ] {
