@@ -11,6 +11,7 @@
 mod account;
 mod arena;
 mod figures;
+mod reading;
 mod receivers;
 mod rows;
 mod setting;
