@@ -5,7 +5,7 @@ use measure::wire::{Rate, parse_rate};
 
 use crate::cli::SearchArgs;
 use crate::report::Outcome;
-use crate::scenario::{FrameWord, GoalDefaults, SCHEMA, SEARCH_JOB, Search};
+use crate::scenario::{DevicePair, FrameWord, GoalDefaults, SCHEMA, SEARCH_JOB, Search};
 use crate::search;
 
 /// From arguments to a scenario, and on.
@@ -37,6 +37,14 @@ fn scenario(args: &SearchArgs) -> Result<Search> {
         runs: goal.runs,
         ports: args.ports.parse().map_err(anyhow::Error::msg).context("--ports")?,
         setting: args.setting.resolve()?,
+        flows: args.flows.given(),
+        devices: args.devices.to.clone().zip(args.devices.from.clone()).map(|(to, from)| DevicePair {
+            to,
+            from,
+            allow: args.devices.allow_device.clone(),
+            destination_mac: args.devices.dst_mac.clone(),
+            destination: args.devices.dst_ip,
+        }),
         host: args.host.resolve(),
     })
 }

@@ -62,8 +62,6 @@ pub(super) fn tell(line: &Line, error: &SessionError) {
         SessionError::Refused(refusal) => *refusal,
         SessionError::Limit(LimitError::Flows { .. }) => Refusal::Streams,
         SessionError::Limit(LimitError::Duration { .. }) => Refusal::ServerDuration,
-        // Its parameters have no interval.
-        SessionError::Limit(LimitError::Interval { .. }) => Refusal::Parameters,
         SessionError::Limit(LimitError::Rate { .. } | LimitError::NoRate { .. }) => Refusal::TotalRate,
         SessionError::Limit(LimitError::Memory { .. } | LimitError::Interval { .. }) => Refusal::BufferSize,
         SessionError::Auth(_) => Refusal::Authentication,
