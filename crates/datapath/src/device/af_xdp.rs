@@ -49,9 +49,6 @@ pub struct AfXdpSpec {
     pub open_checksums: bool,
     /// Takes no frames from the stack: for a device that is only sent to.
     pub sends_only: bool,
-    /// Runs the device's poll in the worker's thread where it finds no frame, for up to so many frames a call: for workers that do not
-    /// sleep. None: the kernel polls the device in softirqs only, on the CPU that brought the frames.
-    pub busy_poll: Option<u32>,
 }
 
 impl AfXdpSpec {
@@ -66,7 +63,6 @@ impl AfXdpSpec {
             program: None,
             open_checksums: false,
             sends_only: false,
-            busy_poll: None,
         }
     }
 
@@ -188,8 +184,8 @@ fn open_queue(
     mode: Option<BindMode>,
 ) -> Result<(PageReceiver, PageSender, BindMode), SyscallError> {
     let open = |mode| {
-        let AfXdpSpec { ifindex, rx_entries, tx_entries, busy_poll, .. } = *spec;
-        let shape = PagesSpec { ifindex, queue, rx_entries, tx_entries, mode, busy_poll };
+        let AfXdpSpec { ifindex, rx_entries, tx_entries, .. } = *spec;
+        let shape = PagesSpec { ifindex, queue, rx_entries, tx_entries, mode };
         when_free(PATIENCE, || xsk::open_pages(&memory.region, &shape))
             .map(|(receiver, sender)| (receiver, sender, mode))
     };
@@ -250,7 +246,6 @@ impl AfXdpRx {
             return Err(DeviceError::Setup(format!("af-xdp: a page was posted that it cannot use: {why}")));
         }
         self.publish()?;
-        self.queue.poll_device()?;
         self.empty_polls += 1;
         if self.empty_polls >= EMPTY_POLLS {
             self.empty_polls = 0;

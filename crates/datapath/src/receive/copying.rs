@@ -134,7 +134,8 @@ mod tests {
     fn a_frame_that_no_buffer_holds_is_too_long_and_one_without_memory_has_no_buffer() {
         // Memory for one block.
         let source = Arc::new(Source::default().with_limit_bytes(LARGE_BLOCK_BYTES));
-        let frames = Frames(vec![60, LARGE_BLOCK_BYTES, LARGE_BLOCK_BYTES - 1024, LARGE_BLOCK_BYTES - 1024]);
+        let large = LARGE_BLOCK_BYTES - 1024;
+        let frames = Frames(vec![large, LARGE_BLOCK_BYTES, large, large]);
         let mut receive = Copying::new(Box::new(frames), Poll::new(source));
         let mut batch = Batch::new();
         assert_eq!(receive.poll(64, &mut batch).unwrap(), 4);

@@ -306,38 +306,6 @@ fn set_tx_budget(fd: &OwnedFd, frames: u32) -> io::Result<bool> {
     }
 }
 
-/// Lets calls on the socket run the device's poll in the calling thread, for up to so many frames each, and asks its interrupt to
-/// stay away meanwhile. False where the kernel does not know it (Linux 5.11).
-fn set_busy_poll(fd: &OwnedFd, frames: u32) -> io::Result<bool> {
-    /// How long a call may look for frames, in µs. Those that do not wait look once (`xsk_recvmsg`, net/xdp/xsk.c, 6.18), so that it only
-    /// matters that it is not 0.
-    const LOOK_US: u32 = 20;
-    match sockopt::set(fd, libc::SOL_SOCKET, libc::SO_PREFER_BUSY_POLL, &1_u32) {
-        Err(error) if error.raw_os_error() == Some(libc::ENOPROTOOPT) => return Ok(false),
-        result => result?,
-    }
-    sockopt::set(fd, libc::SOL_SOCKET, libc::SO_BUSY_POLL, &LOOK_US)?;
-    sockopt::set(fd, libc::SOL_SOCKET, libc::SO_BUSY_POLL_BUDGET, &frames)?;
-    Ok(true)
-}
-
-/// Runs the device's poll once, where [`set_busy_poll`] has allowed it.
-fn poll_device(fd: &OwnedFd) -> io::Result<()> {
-    let (fd, flags) = (fd.as_raw_fd(), libc::MSG_DONTWAIT);
-    // SAFETY: a null buffer of length 0 is what AF_XDP takes; no address is asked for.
-    let received = unsafe {
-        libc::recvfrom(fd, std::ptr::null_mut(), 0, flags, std::ptr::null_mut(), std::ptr::null_mut())
-    };
-    if received >= 0 {
-        return Ok(());
-    }
-    let error = io::Error::last_os_error();
-    match error.raw_os_error() {
-        Some(libc::EAGAIN | libc::EBUSY | libc::ENOBUFS | libc::EINTR) => Ok(()),
-        _ => Err(error),
-    }
-}
-
 fn wait_readable(fd: &OwnedFd, timeout: Duration) -> io::Result<bool> {
     let time = Timespec::try_from(timeout).ok();
     match poll(&mut [PollFd::new(fd, PollFlags::IN)], time.as_ref()) {

@@ -35,9 +35,6 @@ pub struct PagesSpec {
     pub tx_entries: u32,
     /// Copy or zero copy.
     pub mode: BindMode,
-    /// Lets [`PageReceiver::poll_device`] run the device's poll in the calling thread, for up to so many frames a call; the kernel
-    /// has it in a softirq as well. None: only there.
-    pub busy_poll: Option<u32>,
 }
 
 /// Packets that one call sends in copy mode where nothing else is asked for, and the fewest that can be (`TX_BATCH_SIZE`,
@@ -76,10 +73,6 @@ pub fn open_pages(region: &Region, spec: &PagesSpec) -> Result<(PageReceiver, Pa
     super::bind(&fd, &shape).map_err(failed("bind AF_XDP socket"))?;
     let budget = shape.tx_entries <= BATCH_MIN
         || super::set_tx_budget(&fd, shape.tx_entries).map_err(failed("set XDP_MAX_TX_SKB_BUDGET"))?;
-    let busy_poll = match spec.busy_poll {
-        Some(frames) => super::set_busy_poll(&fd, frames).map_err(failed("set SO_PREFER_BUSY_POLL"))?,
-        None => false,
-    };
     let left = Mutex::new(Left::default());
     let socket = Arc::new(Socket { fd, left, region: region.clone(), mode: spec.mode, object });
     let receiver = PageReceiver {
@@ -89,7 +82,6 @@ pub fn open_pages(region: &Region, spec: &PagesSpec) -> Result<(PageReceiver, Pa
         posted_pages: 0,
         most: shape.rx_entries as usize,
         unknown: 0,
-        busy_poll,
         socket: Arc::clone(&socket),
     };
     let sender = PageSender {
@@ -161,7 +153,6 @@ pub struct PageReceiver {
     posted_pages: usize,
     most: usize,
     unknown: u64,
-    busy_poll: bool,
     socket: Arc<Socket>,
 }
 
@@ -232,18 +223,6 @@ impl PageReceiver {
                 _ => self.unknown += 1,
             }
         }
-    }
-
-    /// Runs the device's poll in the calling thread, once, where [`PagesSpec::busy_poll`] asked for it and the kernel can: to be
-    /// called where there was no frame, after [`Self::publish`].
-    ///
-    /// # Errors
-    /// ENETDOWN or ENXIO when the device is down or gone.
-    pub fn poll_device(&self) -> Result<(), SyscallError> {
-        if self.busy_poll {
-            super::poll_device(&self.socket.fd).map_err(self.socket.failed("receive from AF_XDP socket"))?;
-        }
-        Ok(())
     }
 
     /// Entries of the rx ring that were no whole frame in a page that the kernel had.

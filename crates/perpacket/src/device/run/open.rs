@@ -259,9 +259,7 @@ fn af_xdp(name: &str, queue: Option<u32>, ground: &Ground<'_>, wanted: Use) -> R
         ),
     }
     let sends_only = wanted.receivers == 0;
-    let busy_poll = ground.scenario.receive.busy.then_some(DEVICE_BUDGET);
-    let device =
-        AfXdp::open(memory, &AfXdpSpec { sends_only, busy_poll, ..xdp_spec(&link, queue, threads) })?;
+    let device = AfXdp::open(memory, &AfXdpSpec { sends_only, ..xdp_spec(&link, queue, threads) })?;
     let mut opened = Opened::new(facts_of(&link));
     for (rx, tx) in device.queues {
         // A side that is not used goes; the socket stays with the other, the program with the receiving one.
@@ -274,10 +272,6 @@ fn af_xdp(name: &str, queue: Option<u32>, ground: &Ground<'_>, wanted: Use) -> R
     }
     Ok(opened)
 }
-
-/// Frames that a busy thread lets the device's poll bring at a time, as NAPI does (`NAPI_POLL_WEIGHT`,
-/// include/linux/netdevice.h, 6.18).
-const DEVICE_BUDGET: u32 = 64;
 
 fn xdp_spec(link: &Link, queue: Option<u32>, threads: usize) -> AfXdpSpec {
     let queues = queue.map_or_else(|| (0..threads as u32).collect(), |queue| vec![queue]);
