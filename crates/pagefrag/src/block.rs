@@ -125,6 +125,17 @@ impl Bulk {
         None
     }
 
+    /// As [`put_back`](Self::put_back), for several.
+    #[inline]
+    pub(crate) fn put_back_bulk(&mut self, other: Bulk) -> Option<Bulk> {
+        if other.block != self.block {
+            return Some(other);
+        }
+        self.bias += other.bias;
+        core::mem::forget(other);
+        None
+    }
+
     /// Takes all references in hand again if nobody else has any.
     ///
     /// One load instead of the subtraction of the bias: only the owner of a bulk gives references out, so that a count equal

@@ -15,6 +15,11 @@ const LOOKS: usize = 4;
 pub(crate) struct Cutter {
     source: Arc<Source>,
     hand: Option<InHand>,
+    /// Of the block in hand: the bytes before it are free, those from it on were cut. 0 where there is none, so that one comparison tells
+    /// both.
+    offset: usize,
+    /// Nothing was cut from the block in hand before its last refill.
+    fresh: bool,
     /// Large blocks that are cut to their end and have holders, the oldest first.
     waiting: Vec<Bulk>,
     /// Which of them the fragment that was given back last belonged to: the next one mostly does too.
@@ -28,6 +33,8 @@ impl Cutter {
         Cutter {
             source,
             hand: None,
+            offset: 0,
+            fresh: false,
             waiting: Vec::new(),
             last_given_back: 0,
             most_waiting: 0,
@@ -44,17 +51,33 @@ impl Cutter {
     /// memory and read back at once in other words than it was written in, which costs more than all the rest.
     #[inline]
     pub(crate) fn alloc(&mut self, bytes: usize, align: Align) -> Result<Frag, AllocError> {
-        if !self.hand.as_ref().is_some_and(|hand| hand.has_room(bytes, align)) {
-            self.refill_for(bytes)?;
-        }
-        // After a refill the whole block is there, and it is as large as was asked for.
-        self.hand.as_mut().and_then(|hand| hand.cut(bytes, align)).ok_or(AllocError::OutOfMemory { bytes })
+        let start = match self.start(bytes, align) {
+            Some(start) => start,
+            None => self.refill_for(bytes, align)?,
+        };
+        // SAFETY: `start` found a byte before the offset, or a refill did: there is a block in hand.
+        let hand = unsafe { self.hand.as_mut().unwrap_unchecked() };
+        debug_assert!(hand.bulk.bias() > self.offset, "bias and offset are out of step");
+        // SAFETY: bias > offset (see `InHand`), and offset is at least 1, as it was not less than what is cut.
+        let reference = unsafe { hand.bulk.take() };
+        self.offset = start;
+        // SAFETY: the block is larger than `start`.
+        let data = unsafe { hand.data.add(start) };
+        // SAFETY: `Memory` initialised the block; the bytes from `start` to the offset before were free, and are not cut
+        // again before `renew` has found that no fragment is left.
+        Ok(unsafe { Frag::new(data, bytes, reference) })
+    }
+
+    /// Where a fragment would begin. None if less is left than that. An empty fragment takes a byte too, as it takes a reference.
+    #[inline]
+    fn start(&self, bytes: usize, align: Align) -> Option<usize> {
+        Some(align.at_or_before(self.offset.checked_sub(bytes.max(1))?))
     }
 
     /// Whether the bytes of the fragment that was cut last are still the zeros that its block came with.
     #[inline]
     pub(crate) fn is_fresh(&self) -> bool {
-        self.hand.as_ref().is_some_and(|hand| hand.fresh)
+        self.fresh
     }
 
     #[inline]
@@ -71,6 +94,35 @@ impl Cutter {
                 }
             }
             None => self.give_back_waiting(reference),
+        }
+    }
+
+    /// Several, of which neighbours mostly belong to one block: those of a run come back together.
+    #[inline]
+    pub(crate) fn give_back_all(&mut self, references: impl Iterator<Item = Reference>) {
+        let mut run: Option<Bulk> = None;
+        for reference in references {
+            let other = match &mut run {
+                Some(run) => run.put_back(reference),
+                None => Some(reference),
+            };
+            if let Some(reference) = other
+                && let Some(run) = run.replace(Bulk::of(reference))
+            {
+                self.give_back_run(run);
+            }
+        }
+        if let Some(run) = run {
+            self.give_back_run(run);
+        }
+    }
+
+    fn give_back_run(&mut self, run: Bulk) {
+        let hand = self.hand.as_mut().map(|hand| &mut hand.bulk);
+        let mut known = hand.into_iter().chain(self.waiting.iter_mut());
+        let mut left = Some(run);
+        while let (Some(run), Some(bulk)) = (left.take(), known.next()) {
+            left = bulk.put_back_bulk(run);
         }
     }
 
@@ -97,7 +149,7 @@ impl Cutter {
 
     #[cold]
     #[inline(never)]
-    fn refill_for(&mut self, bytes: usize) -> Result<(), AllocError> {
+    fn refill_for(&mut self, bytes: usize, align: Align) -> Result<usize, AllocError> {
         if bytes > LARGE_BLOCK_BYTES {
             self.stats.too_large += 1;
             return Err(AllocError::TooLarge { bytes });
@@ -108,15 +160,19 @@ impl Cutter {
                 Refusal::Limit => AllocError::Limit { bytes, limit_bytes: self.source.limit_bytes() },
                 Refusal::Memory => AllocError::OutOfMemory { bytes },
             }
-        })
+        })?;
+        // The whole block is there, and it is as large as was asked for.
+        self.start(bytes, align).ok_or(AllocError::OutOfMemory { bytes })
     }
 
     /// Gets a whole block of at least `bytes` in hand: the same one if nobody else holds it, else one that has waited, else a
     /// new one. On failure the block in hand stays there, with what is left of it.
     fn refill(&mut self, bytes: usize) -> Result<(), Refusal> {
         if let Some(hand) = &mut self.hand
-            && hand.renew()
+            && hand.bulk.renew()
         {
+            self.offset = hand.bulk.bytes();
+            self.fresh = false;
             return self.reuse(bytes);
         }
         if let Some(waited) = self.waited(LOOKS) {
@@ -133,26 +189,34 @@ impl Cutter {
         Ok(())
     }
 
+    /// A whole block; the one before is returned.
+    fn take_in_hand(&mut self, new: Whole) -> Option<Bulk> {
+        self.offset = new.bulk.bytes();
+        self.fresh = new.fresh;
+        let new = InHand { data: new.bulk.data(), bulk: new.bulk };
+        self.hand.replace(new).map(|before| before.bulk)
+    }
+
     /// A block that has waited and is whole again: the first one of the `looks` oldest.
-    fn waited(&mut self, looks: usize) -> Option<InHand> {
+    fn waited(&mut self, looks: usize) -> Option<Whole> {
         let place = self.waiting.iter_mut().take(looks).position(Bulk::renew)?;
         self.stats.reuses_after_waiting += 1;
         self.last_given_back = place;
-        Some(InHand::used(self.waiting.remove(place)))
+        Some(Whole { bulk: self.waiting.remove(place), fresh: false })
     }
 
     /// Takes a whole block in hand. The one before, which has holders, waits; without a place it is left to them.
-    fn exchange(&mut self, new: InHand) {
-        let Some(before) = self.hand.replace(new) else { return };
-        let may_wait = self.most_waiting > 0 && before.bulk.bytes() == LARGE_BLOCK_BYTES;
+    fn exchange(&mut self, new: Whole) {
+        let Some(before) = self.take_in_hand(new) else { return };
+        let may_wait = self.most_waiting > 0 && before.bytes() == LARGE_BLOCK_BYTES;
         if may_wait && self.waiting.len() < self.most_waiting && self.waiting.try_reserve(1).is_ok() {
-            return self.waiting.push(before.bulk);
+            return self.waiting.push(before);
         }
         self.stats.left_to_holders += 1;
         if may_wait && !self.waiting.is_empty() {
             // The oldest one has waited long enough.
             self.waiting.remove(0);
-            self.waiting.push(before.bulk);
+            self.waiting.push(before);
         }
     }
 
@@ -162,7 +226,7 @@ impl Cutter {
         if block_bytes < LARGE_BLOCK_BYTES {
             match self.obtain_large(block_bytes) {
                 Ok(large) => {
-                    self.hand = Some(large);
+                    self.take_in_hand(large);
                     return Ok(());
                 }
                 Err(refusal) if bytes > block_bytes => return Err(refusal),
@@ -173,78 +237,36 @@ impl Cutter {
         Ok(())
     }
 
-    fn obtain_large(&mut self, returned_bytes: usize) -> Result<InHand, Refusal> {
+    fn obtain_large(&mut self, returned_bytes: usize) -> Result<Whole, Refusal> {
         let bulk = Bulk::obtain(&self.source, LARGE_BLOCK_BYTES, returned_bytes)?;
         self.stats.large_refills += 1;
-        Ok(InHand::new(bulk))
+        Ok(Whole { bulk, fresh: true })
     }
 
-    fn obtain_small(&mut self) -> Result<InHand, Refusal> {
+    fn obtain_small(&mut self) -> Result<Whole, Refusal> {
         let bulk = Bulk::obtain(&self.source, SMALL_BLOCK_BYTES, 0)?;
         self.stats.small_refills += 1;
-        Ok(InHand::new(bulk))
+        Ok(Whole { bulk, fresh: true })
     }
+}
+
+/// A block of which nobody holds a fragment.
+struct Whole {
+    bulk: Bulk,
+    /// Nothing was ever cut from it.
+    fresh: bool,
 }
 
 /// The block that is being cut.
 ///
-/// Always `bulk.bias() > offset`: both begin with the block's size, the bias one higher; a cut takes one reference
+/// Always `bulk.bias() > offset` of the [`Cutter`]: both begin with the block's size, the bias one higher; a cut takes one reference
 /// and at least one byte, and only the bias ever goes up again. So a reference is left as long as a byte is left, and
 /// one remains with the cache when none is.
 struct InHand {
     bulk: Bulk,
     /// Also in the node, which is read here as seldom as possible: others write its count.
     data: NonNull<u8>,
-    /// The bytes before it are free, those from it on were cut.
-    offset: usize,
-    /// Nothing was cut from it before its last refill.
-    fresh: bool,
 }
 
-// SAFETY: `data` points into the block that the bulk keeps alive, of which only this type cuts; `Bulk` is Send.
+// SAFETY: `data` points into the block that the bulk keeps alive, of which only the cutter cuts; `Bulk` is Send.
 unsafe impl Send for InHand {}
-
-impl InHand {
-    fn new(bulk: Bulk) -> InHand {
-        InHand { data: bulk.data(), offset: bulk.bytes(), bulk, fresh: true }
-    }
-
-    /// Of a block that has been cut before, and that nobody else holds any more.
-    fn used(bulk: Bulk) -> InHand {
-        InHand { fresh: false, ..InHand::new(bulk) }
-    }
-
-    #[inline]
-    fn has_room(&self, bytes: usize, align: Align) -> bool {
-        self.start(bytes, align).is_some()
-    }
-
-    #[inline]
-    fn start(&self, bytes: usize, align: Align) -> Option<usize> {
-        Some(align.at_or_before(self.offset.checked_sub(bytes.max(1))?))
-    }
-
-    /// None if less is left than that. An empty fragment takes a byte too, as it takes a reference.
-    #[inline]
-    fn cut(&mut self, bytes: usize, align: Align) -> Option<Frag> {
-        let start = self.start(bytes, align)?;
-        debug_assert!(self.bulk.bias() > self.offset, "bias and offset are out of step");
-        // SAFETY: bias > offset (see the type), and offset is at least 1, as it was not less than what is cut.
-        let reference = unsafe { self.bulk.take() };
-        self.offset = start;
-        // SAFETY: the block is larger than `start`.
-        let data = unsafe { self.data.add(start) };
-        // SAFETY: `Memory` initialised the block; the bytes from `start` to the offset before were free, and are not cut
-        // again before `renew` has found that no fragment is left.
-        Some(unsafe { Frag::new(data, bytes, reference) })
-    }
-
-    fn renew(&mut self) -> bool {
-        let renewed = self.bulk.renew();
-        if renewed {
-            self.offset = self.bulk.bytes();
-            self.fresh = false;
-        }
-        renewed
-    }
-}

@@ -62,6 +62,12 @@ impl PollCache {
         self.cutter.give_back(frag.into_reference());
     }
 
+    /// The same for several: what the cache cut one after the other lies in few blocks, and is counted once for each run of them.
+    #[inline]
+    pub fn give_back_all(&mut self, frags: impl IntoIterator<Item = Frag>) {
+        self.cutter.give_back_all(frags.into_iter().map(Frag::into_reference));
+    }
+
     /// Ends a packet: as [`give_back`](PollCache::give_back) for every fragment that it has alone; the rest is dropped.
     #[inline]
     pub fn give_back_packet(&mut self, packet: PacketBuf) {

@@ -39,6 +39,29 @@ fn what_is_dropped_together_is_counted_as_one_by_one() {
 }
 
 #[test]
+fn what_is_given_back_together_is_counted_as_one_by_one() {
+    let memory = Watched::new();
+    let source = memory.source().share();
+    let cache = || PollCache::with_source(Arc::clone(&source)).with_waiting_blocks(2);
+    let mut caches = [cache(), cache()];
+    let size = LARGE_BLOCK_BYTES / 4;
+    for round in 0..20 {
+        // Of both caches by turns: blocks in hand, that wait, that were left to their holders, and those of another cache.
+        let frags: Vec<Frag> =
+            (0..30).map(|number| caches[number % 7 % 2].alloc(size, Align::BYTE).unwrap()).collect();
+        caches[round % 2].give_back_all(frags);
+        for (number, cache) in caches.iter().enumerate() {
+            let stats = cache.stats();
+            assert_eq!(stats.in_hand_bytes + stats.waiting_bytes, 3 * LARGE_BLOCK_BYTES, "cache {number}");
+        }
+        assert_eq!(memory.blocks(), 6, "round {round}: those in hand and those that wait");
+    }
+    caches[0].give_back_all([]);
+    drop(caches);
+    assert_eq!(memory.blocks(), 0);
+}
+
+#[test]
 fn a_block_whose_fragments_were_dropped_together_is_reused() {
     let mut cache = PollCache::new();
     for _ in 0..100 {

@@ -271,7 +271,7 @@ pub(crate) struct SendArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct AllocArgs {
-    /// Allocators: loop (none: what measuring costs), poll poll-leave poll-drop poll-drop-all spin spin-many
+    /// Allocators: loop (none: what measuring costs), poll poll-many poll-leave poll-drop poll-drop-all spin spin-many
     /// mutex (page-fragment caches), pool-fast pool-ring pool-slow pool-frag (page pool), free-list, system, mimalloc, jemalloc, bytes, bytes-split [default: all]
     #[arg(value_name = "ALLOCATOR")]
     pub(crate) allocators: Vec<String>,

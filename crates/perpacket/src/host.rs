@@ -154,6 +154,7 @@ impl Abilities {
             a.path
         );
         device::check_memory(&cells, vary)?;
+        device::check_contention(&cells, vary)?;
         let resolved = [self.resolve_one(a, clock)?, self.resolve_one(b, clock)?];
         let kinds = [0, 1].map(|arm: usize| resolved[arm].setting.backend);
         if vary == Factor::Backend || kinds[0] == kinds[1] {

@@ -37,6 +37,7 @@ fn every_allocator_has_its_rows_and_every_page_is_accounted_for() {
     let one = [
         "loop",
         "poll",
+        "poll-many",
         "poll-leave",
         "poll-drop",
         "poll-drop-all",

@@ -4,7 +4,10 @@ use std::time::Duration;
 
 use pagefrag::{Align, PacketBuf, Page, PagePool, Piece};
 
-use super::{Buffers, Receive, ReceiveTotals, copying::copied};
+use super::{
+    Buffers, Receive, ReceiveTotals,
+    copying::{Loss, Losses, copied},
+};
 use crate::batch::Batch;
 use crate::device::{DeviceError, Land, Landed};
 
@@ -29,14 +32,14 @@ pub struct Paged<B> {
     handing: Handing,
     /// Bytes of a piece of a page that the device gets; the whole page if none.
     piece_bytes: Option<usize>,
-    no_buffer: u64,
+    losses: Losses,
 }
 
 impl<B: Buffers> Paged<B> {
     /// From this queue, whose pages come from `pool`; what is copied goes to `buffers`. `longest`: bytes of the longest frame.
     pub fn new(queue: Box<dyn Land>, pool: PagePool, buffers: B, handing: Handing, longest: usize) -> Self {
         let piece_bytes = (handing == Handing::Fragment).then(|| pagefrag::buffer_bytes(longest));
-        Self { queue, pool, buffers, handing, piece_bytes, no_buffer: 0 }
+        Self { queue, pool, buffers, handing, piece_bytes, losses: Losses::default() }
     }
 
     /// Gives the device as many pages as it takes.
@@ -55,7 +58,7 @@ impl<B: Buffers> Paged<B> {
     }
 
     // Not by `pagefrag::copy_break`: it takes the frame as a piece, and gives no whole page back to be posted again.
-    fn handed(&mut self, landed: Landed) -> Option<PacketBuf> {
+    fn handed(&mut self, landed: Landed) -> Result<PacketBuf, Loss> {
         let Landed { page, offset, l2_bytes } = landed;
         let copy_bytes = match self.handing {
             Handing::Copy => l2_bytes,
@@ -63,24 +66,28 @@ impl<B: Buffers> Paged<B> {
             Handing::CopyBreak(_) => pagefrag::HEADERS_BYTES.min(l2_bytes),
             Handing::Page | Handing::Fragment => {
                 let mut packet = PacketBuf::new(page, offset);
-                packet.put(l2_bytes).ok()?;
-                return Some(packet);
+                packet.put(l2_bytes).map_err(|_| Loss::TooLong)?;
+                return Ok(packet);
             }
         };
-        let packet = page.get(offset..offset + copy_bytes).and_then(|head| copied(&mut self.buffers, head));
+        let head = page.get(offset..offset + copy_bytes).ok_or(Loss::TooLong);
+        let packet = head.and_then(|head| copied(&mut self.buffers, head));
         if copy_bytes == l2_bytes {
             self.give_to_device(page);
             return packet;
         }
-        let Some(mut packet) = packet else {
-            self.give_to_device(page);
-            return None;
+        let mut packet = match packet {
+            Ok(packet) => packet,
+            Err(loss) => {
+                self.give_to_device(page);
+                return Err(loss);
+            }
         };
         let mut rest = Piece::from(page);
         rest.truncate(offset + l2_bytes);
         rest.advance(offset + copy_bytes);
         packet.attach(rest);
-        Some(packet)
+        Ok(packet)
     }
 
     fn give_to_device(&mut self, page: Page) {
@@ -98,8 +105,8 @@ impl<B: Buffers> Receive for Paged<B> {
             let Some(landed) = self.queue.landed()? else { break };
             frames += 1;
             match self.handed(landed) {
-                Some(packet) => batch.push(packet),
-                None => self.no_buffer += 1,
+                Ok(packet) => batch.push(packet),
+                Err(loss) => self.losses.count(loss),
             }
         }
         Ok(frames)
@@ -123,7 +130,7 @@ impl<B: Buffers> Receive for Paged<B> {
     }
 
     fn totals(&mut self) -> ReceiveTotals {
-        ReceiveTotals { queue: self.queue.totals(), no_buffer: self.no_buffer, too_long: 0 }
+        self.losses.totals(self.queue.totals())
     }
 
     fn pinned_bytes(&self) -> Option<u64> {

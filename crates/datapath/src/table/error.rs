@@ -50,6 +50,17 @@ pub enum BuildError {
         /// The highest that is possible.
         limit: u16,
     },
+    /// The system refused memory.
+    #[error(
+        "build a table of {routes} routes: there is no memory for {bytes} more bytes; leave out routes, or raise the limit of the \
+         process (ulimit -v) or of its group"
+    )]
+    NoMemory {
+        /// How many routes.
+        routes: usize,
+        /// How much was asked for.
+        bytes: usize,
+    },
     /// The table would need more parts than can be numbered.
     #[error("build a table of {routes} routes: it would need more than {limit} {what}; {advice}")]
     TooLarge {

@@ -7,7 +7,9 @@
 
 use std::marker::PhantomData;
 
-use super::{Address, Advise, BuildError, Inspect, NextHop, Plain, Route, Routes, advise::moved};
+use super::{
+    Address, Advise, BuildError, Inspect, NextHop, Plain, Route, Routes, advise::make_room, advise::moved,
+};
 
 /// Bits that a node decides.
 const STRIDE: u32 = 6;
@@ -57,15 +59,19 @@ impl<A: Address> Poptrie<A> {
         let highest = routes.iter().map(|route| NextHop::stored(Some(route.next_hop))).max().unwrap_or(0);
         let mut builder =
             Builder { nodes: Vec::new(), leaves: (0..=highest).collect(), routes: routes.len() };
-        let mut slots = vec![Slot::default(); 1 << A::FIRST_BITS];
+        let count = 1 << A::FIRST_BITS;
+        let mut slots = Vec::new();
+        make_room(&mut slots, count, routes.len())?;
+        slots.resize(count, Slot::default());
         sort_into(&mut slots, routes, 0, A::FIRST_BITS, 0);
-        let mut first = Vec::with_capacity(slots.len());
+        let mut first = Vec::new();
+        make_room(&mut first, count, routes.len())?;
         advise.advise(first.spare_capacity_mut());
         for slot in &slots {
             first.push(builder.entry(slot)?);
         }
         let Builder { nodes, leaves, .. } = builder;
-        let (nodes, leaves) = (moved(nodes, advise), moved(leaves, advise));
+        let (nodes, leaves) = (moved(nodes, advise, routes.len())?, moved(leaves, advise, routes.len())?);
         Ok(Poptrie { first, nodes, leaves, _address: PhantomData })
     }
 
@@ -184,6 +190,7 @@ impl Builder {
             return Ok(IS_LEAF | u32::from(slot.leaf));
         }
         let index = self.nodes.len();
+        make_room(&mut self.nodes, 1, self.routes)?;
         self.nodes.push(Node::default());
         self.fill(index, slot, A::FIRST_BITS)?;
         Ok(index as u32)
@@ -195,6 +202,8 @@ impl Builder {
             self.nodes[index] = Node::lone(only, slot.leaf);
             return Ok(());
         }
+        make_room(&mut self.nodes, SLOTS, self.routes)?;
+        make_room(&mut self.leaves, SLOTS, self.routes)?;
         let mut slots = [Slot::default(); SLOTS];
         sort_into(&mut slots, slot.deeper, from, STRIDE, slot.leaf);
         let mut node = Node::default();

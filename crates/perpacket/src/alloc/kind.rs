@@ -9,7 +9,7 @@ use pagefrag::{Guard, SpinLock};
 use serde::{Deserialize, Serialize};
 
 use super::arm::{Arm, Worker};
-use super::arms::fragments::{DROP, DROP_ALL, GIVE_BACK, LEAVE, Poll, Shared};
+use super::arms::fragments::{DROP, DROP_ALL, GIVE_BACK, GIVE_BACK_ALL, LEAVE, Poll, Shared};
 #[cfg(feature = "jemalloc")]
 use super::arms::general::OfJemalloc;
 use super::arms::general::{General, OfMimalloc, OfSystem, OneBytesMut, SplitBytesMut};
@@ -25,6 +25,7 @@ use crate::words::nearest;
 pub(crate) enum Allocator {
     Loop,
     Poll,
+    PollMany,
     PollLeave,
     PollDrop,
     PollDropAll,
@@ -45,9 +46,10 @@ pub(crate) enum Allocator {
 
 impl Allocator {
     /// All of them, in the order of the tables.
-    pub(crate) const ALL: [Self; 18] = [
+    pub(crate) const ALL: [Self; 19] = [
         Self::Loop,
         Self::Poll,
+        Self::PollMany,
         Self::PollLeave,
         Self::PollDrop,
         Self::PollDropAll,
@@ -71,6 +73,7 @@ impl Allocator {
         match self {
             Self::Loop => "loop",
             Self::Poll => "poll",
+            Self::PollMany => "poll-many",
             Self::PollLeave => "poll-leave",
             Self::PollDrop => "poll-drop",
             Self::PollDropAll => "poll-drop-all",
@@ -95,7 +98,8 @@ impl Allocator {
         match self {
             Self::Loop => "the loop alone",
             Self::Poll => "poll cache, given back",
-            Self::PollLeave => "the same, no block waits",
+            Self::PollMany => "the same, a burst at once",
+            Self::PollLeave => "poll cache, no block waits",
             Self::PollDrop => "poll cache, dropped",
             Self::PollDropAll => "poll cache, dropped together",
             Self::Spin => "any-context cache, spin lock",
@@ -123,7 +127,7 @@ impl Allocator {
     pub(crate) fn refuses(self, threads: Threads, sizes: &Sizes, hold: f64) -> Option<&'static str> {
         let is_mixed = hold > 0.0 || !matches!(sizes, Sizes::One(_));
         match self {
-            Self::Poll | Self::PollLeave if threads == Threads::Across => {
+            Self::Poll | Self::PollMany | Self::PollLeave if threads == Threads::Across => {
                 Some("only its owner can give back")
             }
             Self::PoolFast | Self::PoolSlow | Self::PoolFrag if threads == Threads::Across => {
@@ -265,6 +269,7 @@ pub(crate) fn build(allocator: Allocator, threads: Threads, load: &Load) -> Opti
     Some(match allocator {
         Allocator::Loop => place(threads, load, || Ready::new(load.live, bytes)),
         Allocator::Poll => place(threads, load, Poll::<GIVE_BACK>::new),
+        Allocator::PollMany => place(threads, load, Poll::<GIVE_BACK_ALL>::new),
         Allocator::PollLeave => place(threads, load, Poll::<LEAVE>::new),
         Allocator::PollDrop => place(threads, load, Poll::<DROP>::new),
         Allocator::PollDropAll => place(threads, load, Poll::<DROP_ALL>::new),

@@ -59,7 +59,7 @@ pub(crate) struct DeviceArgs {
     /// reorder, duplicate, delay
     #[arg(long, value_name = "drop=1000ppm,…")]
     pub(crate) fault: Option<String>,
-    /// Write all frames received and sent to a capture file (.pcap or .pcapng)
+    /// Write all frames received and sent to a capture file (.pcapng tells which were sent, .pcap does not)
     #[arg(long, value_name = "FILE")]
     pub(crate) capture: Option<PathBuf>,
 }

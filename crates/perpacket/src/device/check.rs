@@ -82,6 +82,17 @@ pub(crate) fn check_memory(cells: &[Cell], vary: Factor) -> Result<()> {
     Ok(())
 }
 
+/// Refuses two locks that nobody contends for: a lone thread does the same with both.
+pub(crate) fn check_contention(cells: &[Cell], vary: Factor) -> Result<()> {
+    let locks_one = |cell: &Cell| cell.setting.threads == 1 && cell.setting.lock != super::Lock::None;
+    ensure!(
+        vary != Factor::Lock || !cells.iter().all(|cell| cell.path.is_datapath() && locks_one(cell)),
+        "lock = device against queue with threads = 1: a lone thread finds either of them free, and does the same with both; use \
+         --threads 2, or --vary lock=none,queue for what a free lock costs"
+    );
+    Ok(())
+}
+
 /// Refuses what only a device in user space has, for a path through the kernel.
 pub(crate) fn refuse_in_the_kernel(path: PathName, setting: &Setting) -> Result<()> {
     let all = setting.changed();

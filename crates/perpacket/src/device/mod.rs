@@ -20,7 +20,7 @@ mod tables;
 mod wire;
 mod word;
 
-pub(crate) use check::{check, check_memory, refuse_in_the_kernel};
+pub(crate) use check::{check, check_contention, check_memory, refuse_in_the_kernel};
 pub(crate) use design::{Alloc, Lock, RxMode, RxQueue, page_pool, receiver};
 pub(crate) use lane::{Lane, Sent};
 pub(crate) use rules::{

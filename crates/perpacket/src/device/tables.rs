@@ -71,6 +71,7 @@ pub(super) struct MadeUp {
 impl MadeUp {
     /// So many prefixes, behind routers with addresses from the first one on, all at one port.
     pub(super) fn new(prefixes: usize, seed: u64, first_hop: Ipv4Addr, port: u8) -> Result<Self> {
+        check_memory(prefixes)?;
         let table = synthetic::ipv4(prefixes, NEXT_HOPS, seed);
         let hop = |index: usize| IpAddr::V4((first_hop.to_bits() + index as u32).into());
         let made_up = table.as_slice().iter().filter(|route| is_elsewhere(route.prefix.address()));
@@ -92,6 +93,20 @@ impl MadeUp {
             destinations: destinations(&within, seed)?,
         })
     }
+}
+
+/// Whether there is memory to make a table of so many prefixes: it is asked for once and given back untouched. The table itself tells what
+/// it lacks; the lists that it is made from would end the process.
+///
+/// # Errors
+/// Where the system refuses it.
+fn check_memory(prefixes: usize) -> Result<()> {
+    /// At the most at a time, measured with three million prefixes: the set of those made up, both lists of routes, and the table.
+    const BYTES_PER_PREFIX: usize = 160;
+    let bytes = prefixes.saturating_mul(BYTES_PER_PREFIX);
+    Vec::<u8>::new().try_reserve_exact(bytes).with_context(|| {
+        format!("make a table of {prefixes} prefixes: it takes up to {bytes} bytes; use fewer --prefixes, or raise the limit of the process (ulimit -v)")
+    })
 }
 
 fn port(mac: [u8; 6], address: Ipv4Addr) -> Port {

@@ -45,7 +45,7 @@ mod writer;
 pub use flaw::{CaptureError, Flaw};
 pub use link_type::LinkType;
 pub use reader::{CaptureReader, Captured, Skipped};
-pub use writer::{CaptureFormat, CaptureWriter, PcapWriter, PcapngWriter, UnknownExtension};
+pub use writer::{CaptureFormat, CaptureWriter, Direction, PcapWriter, PcapngWriter, UnknownExtension};
 
 /// Longest frame that is read or written, without FCS: no backend sends a longer one.
 pub const FRAME_BYTES_MAX: usize = 65_535;

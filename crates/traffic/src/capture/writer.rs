@@ -38,6 +38,15 @@ impl CaptureFormat {
     }
 }
 
+/// Which way a frame went, seen from the device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Direction {
+    /// Received.
+    In,
+    /// Sent.
+    Out,
+}
+
 /// Writes a capture of either kind. It gathers what it writes: `out` can be a plain file.
 #[derive(Debug)]
 pub enum CaptureWriter<W: Write> {
@@ -61,9 +70,17 @@ impl<W: Write> CaptureWriter<W> {
     /// # Errors
     /// As the writers of the two kinds.
     pub fn write(&mut self, ns: u64, frame: &[u8]) -> io::Result<()> {
+        self.write_passing(ns, frame, None)
+    }
+
+    /// The same, with its direction where the format holds one: pcapng does, pcap does not.
+    ///
+    /// # Errors
+    /// As the writers of the two kinds.
+    pub fn write_passing(&mut self, ns: u64, frame: &[u8], direction: Option<Direction>) -> io::Result<()> {
         match self {
             Self::Pcap(writer) => writer.write(ns, frame),
-            Self::Pcapng(writer) => writer.write(ns, frame),
+            Self::Pcapng(writer) => writer.write_passing(ns, frame, direction),
         }
     }
 
@@ -131,6 +148,8 @@ const SECTION_BYTES: usize = 28;
 const INTERFACE_BYTES: usize = 20 + OPTIONS.len();
 /// The name `perpacket` (option 2), times in units of 10⁻⁹ s (option 9), and the end of the options.
 const OPTIONS: [u8; 28] = *b"\x02\x00\x09\x00perpacket\0\0\0\x09\x00\x01\x00\x09\0\0\0\0\0\0\0";
+/// Flags of a packet (option 2), whose value is set at byte 4, and the end of the options.
+const FLAGS_AND_END: [u8; 12] = *b"\x02\0\x04\0\0\0\0\0\0\0\0\0";
 
 impl<W: Write> PcapngWriter<W> {
     /// Writes the section header and the interface.
@@ -160,9 +179,27 @@ impl<W: Write> PcapngWriter<W> {
     /// # Errors
     /// If it cannot be written, or if the frame is longer than [`FRAME_BYTES_MAX`].
     pub fn write(&mut self, ns: u64, frame: &[u8]) -> io::Result<()> {
+        self.write_passing(ns, frame, None)
+    }
+
+    /// The same, with its direction: option `epb_flags` of the block, bits 0 and 1 (draft-ietf-opsawg-pcapng, section 4.3.1), which
+    /// Wireshark shows as `frame.packet_flags_direction`.
+    ///
+    /// # Errors
+    /// As [`Self::write`].
+    pub fn write_passing(&mut self, ns: u64, frame: &[u8], direction: Option<Direction>) -> io::Result<()> {
         let l2_bytes = checked(frame)?;
         let padding = frame.len().next_multiple_of(4) - frame.len();
-        let block_bytes = 32 + l2_bytes + padding as u32;
+        let options = direction.map(|direction| {
+            let mut options = FLAGS_AND_END;
+            options[4] = match direction {
+                Direction::In => 1,
+                Direction::Out => 2,
+            };
+            options
+        });
+        let options = options.as_ref().map_or(&[][..], |options| options);
+        let block_bytes = 32 + l2_bytes + (padding + options.len()) as u32;
         let mut header = [0; 28];
         put(&mut header, 0, 6_u32.to_le_bytes());
         put(&mut header, 4, block_bytes.to_le_bytes());
@@ -173,6 +210,7 @@ impl<W: Write> PcapngWriter<W> {
         self.out.write_all(&header)?;
         self.out.write_all(frame)?;
         self.out.write_all(&[0; 3][..padding])?;
+        self.out.write_all(options)?;
         self.out.write_all(&block_bytes.to_le_bytes())
     }
 
@@ -229,6 +267,24 @@ mod tests {
             let file = writer.finish().unwrap();
             assert_eq!(frames(&file), expected, "{name}");
         }
+    }
+
+    #[test]
+    fn a_direction_is_an_option_of_the_block() {
+        let mut writer = CaptureWriter::new(CaptureFormat::Pcapng, Vec::new()).unwrap();
+        writer.write_passing(NS, &[1; 61], Some(Direction::In)).unwrap();
+        writer.write_passing(NS, &[2; 60], Some(Direction::Out)).unwrap();
+        let file = writer.finish().unwrap();
+        let seen: Vec<usize> = frames(&file).iter().map(|(_, frame)| frame.len()).collect();
+        assert_eq!(seen, [61, 60]);
+        let flags = |value| [2, 0, 4, 0, value, 0, 0, 0, 0, 0, 0, 0];
+        let at = |value| file.windows(12).position(|window| window == flags(value)).unwrap();
+        // Behind the first frame and its padding; at the end, but for the length of the block.
+        assert_eq!(at(1), SECTION_BYTES + INTERFACE_BYTES + 28 + 64);
+        assert_eq!(at(2), file.len() - 16);
+        let mut plain = CaptureWriter::new(CaptureFormat::Pcap, Vec::new()).unwrap();
+        plain.write_passing(NS, &[1; 60], Some(Direction::In)).unwrap();
+        assert_eq!(frames(&plain.finish().unwrap()).len(), 1);
     }
 
     #[test]

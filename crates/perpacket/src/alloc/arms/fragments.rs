@@ -28,6 +28,8 @@ pub(crate) const LEAVE: u8 = 1;
 pub(crate) const DROP: u8 = 2;
 /// Those of a burst together.
 pub(crate) const DROP_ALL: u8 = 3;
+/// Those of a burst together, to the cache.
+pub(crate) const GIVE_BACK_ALL: u8 = 4;
 
 impl<const END: u8> Poll<END> {
     pub(crate) fn new() -> Self {
@@ -52,13 +54,20 @@ impl<const END: u8> Arm for Poll<END> {
 
     #[inline]
     fn end(&mut self, buffer: Frag) {
-        if END == GIVE_BACK || END == LEAVE { self.cache.give_back(buffer) } else { drop(buffer) }
+        if END == GIVE_BACK || END == LEAVE || END == GIVE_BACK_ALL {
+            self.cache.give_back(buffer)
+        } else {
+            drop(buffer)
+        }
     }
 
     #[inline]
     fn empty(&mut self, buffers: &mut Vec<Frag>) {
         if END == DROP_ALL {
             return drop_all(buffers.drain(..));
+        }
+        if END == GIVE_BACK_ALL {
+            return self.cache.give_back_all(buffers.drain(..));
         }
         for buffer in buffers.drain(..) {
             self.end(buffer);

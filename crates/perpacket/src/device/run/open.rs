@@ -4,9 +4,11 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
 use datapath::device::{
-    AfPacketRx, AfPacketTx, AfPacketTxSpec, AfXdp, AfXdpSpec, Dummy, PacketMemory, ToSink, Transmit, open_tap,
+    AfPacketRx, AfPacketTx, AfPacketTxSpec, AfXdp, AfXdpSpec, DeviceError, Dummy, PacketMemory, ToSink,
+    Transmit, open_tap,
 };
 use datapath::wire::ethernet::MacAddress;
+use linux::SyscallError;
 use linux::ethtool::EthtoolSocket;
 use linux::packet::SlotRingSpec;
 use linux::route::{Link, RouteSocket};
@@ -149,7 +151,42 @@ pub(super) fn open(word: &DeviceWord, ground: &Ground<'_>, wanted: Use) -> Resul
         DeviceWord::AfXdp { name, queue } => af_xdp(name, *queue, ground, wanted),
         DeviceWord::Tap(name) => tap(name, wanted),
     };
-    opened.with_context(|| format!("open {word}"))
+    opened.map_err(|error| match advice(word, &error) {
+        Some(advice) => error.context(format!("open {word}: {advice}")),
+        None => error.context(format!("open {word}")),
+    })
+}
+
+/// What to do about the kernel's answer, where it alone does not tell.
+fn advice(word: &DeviceWord, error: &anyhow::Error) -> Option<String> {
+    /// Error numbers of Linux (include/uapi/asm-generic/errno-base.h).
+    const EPERM: i32 = 1;
+    const ENOENT: i32 = 2;
+    const EACCES: i32 = 13;
+    const EBUSY: i32 = 16;
+    let kernel = error.chain().find_map(|cause| match cause.downcast_ref::<DeviceError>() {
+        Some(DeviceError::Kernel(error)) => Some(error),
+        Some(_) => None,
+        None => cause.downcast_ref::<SyscallError>(),
+    })?;
+    match (word, kernel.errno()?) {
+        (DeviceWord::Tap(_), EPERM | EACCES) => Some(
+            "a TAP device is made with CAP_NET_ADMIN: run it as root, or in namespaces of its own (unshare --user \
+             --map-root-user --net)"
+                .to_owned(),
+        ),
+        (DeviceWord::Tap(_), ENOENT) => {
+            Some("this kernel has no TAP devices: load the module tun (modprobe tun)".to_owned())
+        }
+        (DeviceWord::AfXdp { name, .. }, EBUSY) => Some(format!(
+            "another program has the queue or the device's XDP hook: end it (`ip link show {name}` names the hook's program, \
+             `ss --xdp -p` who has the sockets), or name another device or queue (af-xdp:{name}:QUEUE)"
+        )),
+        (DeviceWord::AfXdp { .. } | DeviceWord::AfPacket(_), EPERM | EACCES) => {
+            Some("its sockets and programs need root, or CAP_NET_ADMIN, CAP_NET_RAW and CAP_BPF".to_owned())
+        }
+        _ => None,
+    }
 }
 
 fn synthetic(frames: Option<&FrameSource>, rx: RxMode, wanted: Use) -> Result<Opened> {
@@ -181,7 +218,7 @@ fn pcap(path: &std::path::Path, scenario: &Datapath, wanted: Use) -> Result<Open
     } else {
         let sink = CaptureSink::create(path)?;
         for _ in 0..wanted.senders {
-            opened.tx.push(Box::new(ToSink::new(sink.taker())));
+            opened.tx.push(Box::new(ToSink::new(sink.taker(None))));
         }
         opened.sink = Some(sink);
     }

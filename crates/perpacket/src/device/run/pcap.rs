@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, ensure};
 use datapath::device::{DeviceError, Lend, RxTotals, Sink};
-use traffic::capture::{CaptureError, CaptureFormat, CaptureReader, CaptureWriter};
+use traffic::capture::{CaptureError, CaptureFormat, CaptureReader, CaptureWriter, Direction};
 
 /// Bytes that are read from a file at once.
 const READ_BYTES: usize = 256 << 10;
@@ -44,8 +44,14 @@ impl CaptureQueue {
     pub(crate) fn facts(path: &Path) -> Result<CaptureFacts> {
         let mut reader = open(path)?;
         let (mut facts, mut frame) = (CaptureFacts::default(), Vec::new());
-        let what = || format!("read the capture file {}", path.display());
-        while reader.next_frame(&mut frame).with_context(what)?.is_some() {
+        let whole = || {
+            format!(
+                "read the capture file {0}: it is received from only if all of it can be read; `tcpdump -r {0} -w WHOLE.pcap` keeps \
+                 the packets before the damage",
+                path.display()
+            )
+        };
+        while reader.next_frame(&mut frame).with_context(whole)?.is_some() {
             facts.frames += 1;
             facts.longest = facts.longest.max(frame.len());
         }
@@ -150,10 +156,12 @@ impl CaptureSink {
         Ok(Self { shared: Arc::new(Mutex::new(shared)) })
     }
 
-    /// What takes a frame for it, with the time of now.
-    pub(crate) fn taker(&self) -> Sink {
+    /// What takes a frame for it, with the time of now, and its direction if it is a witness of both.
+    pub(crate) fn taker(&self, direction: Option<Direction>) -> Sink {
         let shared = Arc::clone(&self.shared);
-        Box::new(move |frame| shared.lock().unwrap_or_else(PoisonError::into_inner).write(now_ns(), frame))
+        Box::new(move |frame| {
+            shared.lock().unwrap_or_else(PoisonError::into_inner).write(now_ns(), frame, direction)
+        })
     }
 
     /// Writes what is left.
@@ -174,13 +182,13 @@ impl CaptureSink {
 }
 
 impl Shared {
-    fn write(&mut self, ns: u64, frame: &[u8]) -> Result<(), DeviceError> {
+    fn write(&mut self, ns: u64, frame: &[u8], direction: Option<Direction>) -> Result<(), DeviceError> {
         let Some(writer) = &mut self.writer else { return Ok(()) };
         // A part of a frame may stand there already: what came behind it could not be read.
         if let Some(failure) = &self.failure {
             return Err(DeviceError::Setup(failure.clone()));
         }
-        writer.write(ns, frame).map_err(|source| {
+        writer.write_passing(ns, frame, direction).map_err(|source| {
             self.failure = Some(format!("write the capture file {}: {source}", self.path.display()));
             DeviceError::File {
                 doing: "write the capture file",

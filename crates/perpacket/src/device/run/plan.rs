@@ -18,6 +18,7 @@ use datapath::steering::{CpuMap, FlowLimit, Key, Toeplitz};
 use datapath::{Reason, Worker};
 use linux::cpu;
 use measure::record::Warning;
+use traffic::capture::Direction;
 
 use super::open::{self, Facts, FrameSource, Ground, Opened, Use};
 use super::pcap::CaptureSink;
@@ -180,7 +181,7 @@ impl<'a> Builder<'a> {
         let devices = self.rx.iter_mut().chain(&mut self.tx);
         let queues = devices.map(|opened| std::mem::take(&mut opened.tx)).filter(|queues| !queues.is_empty());
         let seen = |queue: Box<dyn Transmit>| match &self.witness {
-            Some(sink) => Box::new(CapturedTx::new(queue, sink.taker())),
+            Some(sink) => Box::new(CapturedTx::new(queue, sink.taker(Some(Direction::Out)))),
             None => queue,
         };
         queues.map(|queues| queues.into_iter().map(seen).collect()).collect()
@@ -306,7 +307,7 @@ fn decorated(
             queue = Box::new(FaultyLend::new(queue, spec)?);
         }
         Ok(match witness {
-            Some(sink) => Box::new(CapturedRx::new(queue, sink.taker())),
+            Some(sink) => Box::new(CapturedRx::new(queue, sink.taker(Some(Direction::In)))),
             None => queue,
         })
     };
@@ -315,7 +316,7 @@ fn decorated(
             queue = Box::new(FaultyLand::new(queue, spec)?);
         }
         Ok(match witness {
-            Some(sink) => Box::new(CapturedRx::new(queue, sink.taker())),
+            Some(sink) => Box::new(CapturedRx::new(queue, sink.taker(Some(Direction::In)))),
             None => queue,
         })
     };
