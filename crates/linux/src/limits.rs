@@ -4,11 +4,18 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::SyscallError;
 
-/// Lets the process have `wanted` files open, as far as its hard limit allows, and says how many it then may have; none
-/// means without limit. The soft limit is never lowered (getrlimit(2)).
+/// Lets the process have `wanted` files open, as far as its hard limit allows, or `fs.nr_open` where it may raise that
+/// (CAP_SYS_RESOURCE), and says how many it then may have; none means without limit. The soft limit is never lowered
+/// (getrlimit(2)).
 pub fn raise_open_files(wanted: u64) -> Option<u64> {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     let soft = current?;
+    if wanted > soft && maximum.is_some_and(|hard| wanted > hard) {
+        let both = Rlimit { current: Some(wanted), maximum: Some(wanted) };
+        if setrlimit(Resource::Nofile, both).is_ok() {
+            return Some(wanted);
+        }
+    }
     let raised = maximum.map_or(wanted, |hard| hard.min(wanted));
     if raised <= soft {
         return Some(soft);

@@ -29,6 +29,7 @@
 //! | [`gaps`] | how evenly packets followed each other |
 //! | [`delay`] | how long packets were on their way |
 //! | [`window`] | which numbered packets were lost, came twice, or out of order |
+//! | [`confidence`] | whether a mean over runs is known well enough |
 //! | [`share`] | what a few runs received, and whether one setting receives more |
 //! | [`search`] | the highest load that meets a loss ratio |
 //! | [`foil`] | the usual methods that mislead, for tables beside ours |
@@ -57,6 +58,7 @@
 
 pub mod calibrate;
 pub mod cluster;
+pub mod confidence;
 pub mod crossover;
 pub mod delay;
 pub mod foil;

@@ -3,6 +3,7 @@
 pub(crate) mod datapath;
 pub(crate) mod flows;
 mod search;
+pub(crate) mod stream;
 
 use std::ffi::OsString;
 use std::net::SocketAddr;
@@ -14,6 +15,7 @@ use clap::{Args, Parser, Subcommand};
 use self::datapath::DatapathArgs;
 use self::flows::FlowsArgs;
 pub(crate) use self::search::SearchArgs;
+use self::stream::{RrArgs, StreamArgs};
 use crate::alloc::Threads;
 use crate::cell::{NO_QDISC, PREFIXES, parse_flows};
 use crate::device::{Alloc, Lock, RxMode};
@@ -46,7 +48,11 @@ pub(crate) enum Command {
     Alloc(AllocArgs),
     /// Find the highest rate at which a path loses no packets, or no more than a share of them
     Search(Box<SearchArgs>),
-    /// Run a scenario file (TOML), as path, ab, gen, flows, alloc, datapath, search and run print it with -v
+    /// Send bytes over sockets: throughput, CPU and service demand of both ends, in a table as netperf's
+    Stream(Box<StreamArgs>),
+    /// Ask and answer over sockets: transactions in a second, their latency, and what they cost both ends
+    Rr(Box<RrArgs>),
+    /// Run a scenario file (TOML), as the commands that measure print it with -v
     Run(RunArgs),
     /// Count what arrives on a device or at a socket, by flow, queue and CPU; with --mark what was lost,
     /// came twice, out of order or changed

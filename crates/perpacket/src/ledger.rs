@@ -16,7 +16,7 @@ use crate::paths::{self, XDP_DROPS};
 
 /// MIB counters of a namespace in which a packet ends, and what they mean. `UdpInErrors` is absent: it contains the
 /// three UDP counters below (net/ipv4/udp.c, 6.18).
-const MIB: [(&str, &str); 16] = [
+const MIB: [(&str, &str); 20] = [
     ("Ip.InHdrErrors", "bad IP header, or TTL used up"),
     ("Ip.InAddrErrors", "address not for this host"),
     ("Ip.InUnknownProtos", "no such protocol"),
@@ -30,6 +30,10 @@ const MIB: [(&str, &str); 16] = [
     ("Udp.MemErrors", "no memory left for UDP (net.ipv4.udp_mem)"),
     ("Udp.InCsumErrors", "bad UDP checksum"),
     ("Udp.NoPorts", "no socket on that port"),
+    ("Udp6RcvbufErrors", "socket receive buffer full"),
+    ("Udp6MemErrors", "no memory left for UDP (net.ipv4.udp_mem)"),
+    ("Udp6InCsumErrors", "bad UDP checksum"),
+    ("Udp6NoPorts", "no socket on that port"),
     ("Ip6InHdrErrors", "bad IPv6 header, or hop limit used up"),
     ("Ip6InNoRoutes", "no IPv6 route"),
     ("Ip6InDiscards", "discarded on the way in (IPv6)"),

@@ -23,6 +23,7 @@ mod scenario;
 mod search;
 mod session;
 mod stop;
+mod streams;
 mod trial;
 mod words;
 
@@ -41,6 +42,8 @@ fn main() -> ExitCode {
         Command::Flows(args) => commands::flows::run(&args),
         Command::Alloc(args) => commands::alloc::run(&args),
         Command::Search(args) => commands::search::run(&args),
+        Command::Stream(args) => commands::stream::stream(&args),
+        Command::Rr(args) => commands::stream::rr(&args),
         Command::Run(args) => commands::run::run(&args),
         Command::Sink(args) => commands::sink::run(&args),
         Command::Wire(args) => commands::wire::run(&args),

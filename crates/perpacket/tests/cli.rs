@@ -29,9 +29,10 @@ fn refused(args: &[&str]) -> String {
 
 #[test]
 fn help_texts() {
-    for command in
-        ["path", "ab", "gen", "flows", "search", "datapath", "alloc", "run", "sink", "wire", "doctor"]
-    {
+    for command in [
+        "path", "ab", "gen", "flows", "search", "datapath", "alloc", "stream", "rr", "run", "sink", "wire",
+        "doctor",
+    ] {
         insta::assert_snapshot!(format!("help-{command}"), stdout(&[command, "--help"]));
     }
     insta::assert_snapshot!("help", stdout(&["--help"]));

@@ -35,6 +35,7 @@ mod tests {
     use super::*;
 
     /// A table of netperf's of 2019, on 8 CPUs: 10⁶ bit/s, and of sender and receiver CPU in % and service demand in µs/KB.
+    #[allow(clippy::type_complexity)] // as the table has it
     const TABLE: [(&str, f64, [(f64, f64); 2]); 6] = [
         ("TCP_SENDFILE 16384", 9132.37, [(6.13, 0.440), (11.79, 0.846)]),
         ("TCP_STREAM 16384", 9041.21, [(3.20, 0.232), (11.75, 0.852)]),

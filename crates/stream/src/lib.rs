@@ -18,6 +18,8 @@
 //! | [`latency`] | how long transactions took, recorded and looked at |
 //! | [`cpu`] | what CPUs did between two looks, by kind |
 //! | [`demand`] | CPU time for each KB and transaction |
+//! | [`limits`] | what a server grants its clients, and how it is told to end |
+//! | [`iperf3`] | iperf3's protocol: server, client, and its JSON |
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 #![forbid(unsafe_code)]
 
@@ -25,6 +27,8 @@ pub mod cpu;
 pub mod datagrams;
 pub mod demand;
 pub mod engine;
+pub mod iperf3;
 pub mod latency;
+pub mod limits;
 pub mod outcome;
 pub mod plan;

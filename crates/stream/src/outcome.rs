@@ -20,6 +20,15 @@ pub struct Side {
     pub warnings: Vec<String>,
 }
 
+/// What both ends of a run counted, each for itself.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Exchanged {
+    /// This end, which asked.
+    pub client: Side,
+    /// The other end, as it told. What its protocol has no words for is `None`.
+    pub server: Side,
+}
+
 /// One flow as one end sees it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Flow {

@@ -14,6 +14,7 @@ mod flows;
 mod parts;
 mod reader;
 mod search;
+mod stream;
 mod writer;
 
 use std::collections::BTreeMap;
@@ -32,6 +33,7 @@ pub use parts::{
 };
 pub use reader::read;
 pub use search::{SearchGoal, SearchRow, TrialPart};
+pub use stream::{StreamRow, StreamRun, Streams};
 pub use writer::RecordWriter;
 
 use crate::ledger::Ledger;

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{Datapath, Environment, Extra, Flows, SearchRow};
+use super::{Datapath, Environment, Extra, Flows, SearchRow, Streams};
 use crate::calibrate::FixedCost;
 use crate::ledger::Ledger;
 use crate::marginal::{AbsoluteCost, OverFloor};
@@ -159,6 +159,9 @@ pub struct Summary {
     /// What became of paced flows; none for other commands.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub flows: Option<Flows>,
+    /// What was moved over sockets; none for other commands.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub streams: Option<Streams>,
     /// What searches for a rate found; none for other commands.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub search: Vec<SearchRow>,

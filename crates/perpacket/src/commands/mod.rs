@@ -10,6 +10,7 @@ pub(crate) mod path;
 pub(crate) mod run;
 pub(crate) mod search;
 pub(crate) mod sink;
+pub(crate) mod stream;
 pub(crate) mod wire;
 
 use std::time::Duration;

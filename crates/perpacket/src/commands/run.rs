@@ -13,6 +13,7 @@ use crate::generate;
 use crate::report::Outcome;
 use crate::scenario::{AnyScenario, Job};
 use crate::search;
+use crate::streams;
 
 /// Reads and runs.
 pub(crate) fn run(args: &RunArgs) -> Result<Outcome> {
@@ -31,6 +32,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<Outcome> {
         AnyScenario::Datapath(scenario) => device::run(&scenario, &args.output),
         AnyScenario::Flows(scenario) => flows::run(&scenario, None, &args.output),
         AnyScenario::Search(scenario) => search::run(&scenario, None, &args.output),
+        AnyScenario::Streams(scenario) => streams::run(&scenario, &args.output),
         AnyScenario::Allocate(scenario) => alloc::compare(&scenario, None, &args.output),
     }
 }

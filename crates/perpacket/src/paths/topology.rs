@@ -57,7 +57,7 @@ pub(crate) const IP_F0: Ipv4Addr = Ipv4Addr::new(198, 18, 1, 2);
 pub(crate) const IP_BEYOND: Ipv4Addr = Ipv4Addr::new(198, 18, 2, 1);
 
 pub(crate) const IP6_G0: Ipv6Addr = Ipv6Addr::new(0x2001, 2, 0, 0, 0, 0, 0, 1);
-const IP6_IN0: Ipv6Addr = Ipv6Addr::new(0x2001, 2, 0, 0, 0, 0, 0, 2);
+pub(crate) const IP6_IN0: Ipv6Addr = Ipv6Addr::new(0x2001, 2, 0, 0, 0, 0, 0, 2);
 const IP6_OUT0: Ipv6Addr = Ipv6Addr::new(0x2001, 2, 0, 1, 0, 0, 0, 1);
 const IP6_F0: Ipv6Addr = Ipv6Addr::new(0x2001, 2, 0, 1, 0, 0, 0, 2);
 const IP6_BEYOND: Ipv6Addr = Ipv6Addr::new(0x2001, 2, 0, 2, 0, 0, 0, 1);

@@ -11,6 +11,7 @@ mod numbers;
 mod opening;
 mod search;
 mod sent;
+mod stream;
 mod svg;
 mod tables;
 
@@ -21,6 +22,7 @@ use std::process::ExitCode;
 use anyhow::{Context, Result};
 use serde::Serialize;
 
+pub(crate) use self::stream::{interval_line, streams_opening, streams_text};
 pub(crate) use alloc::{AllocResult, alloc_opening, alloc_svg, alloc_text};
 pub(crate) use arrivals::{
     Amount, Arrivals, Ended, FlowRow, Lost, MarksPart, Part, SCHEMA, StreamRow, arrivals_text,

@@ -9,6 +9,7 @@ mod datapath_checks;
 mod flows;
 mod generate;
 mod search;
+mod stream;
 
 use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
@@ -22,6 +23,7 @@ use traffic::BackendKind;
 use crate::cell::{Cell, Factor, PathName, Setting};
 use crate::words::nearest;
 
+pub(crate) use self::stream::{RR_JOB, STREAM_JOB, StreamMeasurement, Streams};
 pub(crate) use allocate::{Allocate, AllocateMeasurement, JOB as ALLOC};
 pub(crate) use datapath::{
     DATAPATH_JOB, Datapath, Devices, FramesOf, Network, Receiving, Running, StageName, Steering, UdpQueues,
@@ -256,6 +258,8 @@ pub(crate) enum AnyScenario {
     Allocate(Allocate),
     /// Of `search`.
     Search(Box<Search>),
+    /// Of `stream` and `rr`.
+    Streams(Box<Streams>),
 }
 
 impl AnyScenario {
@@ -268,6 +272,7 @@ impl AnyScenario {
             Some(DATAPATH_JOB) => Datapath::from_toml(text).map(Box::new).map(Self::Datapath),
             Some(FLOWS_JOB) => Flows::from_toml(text).map(Box::new).map(Self::Flows),
             Some(SEARCH_JOB) => Search::from_toml(text).map(Box::new).map(Self::Search),
+            Some(STREAM_JOB | RR_JOB) => Streams::from_toml(text).map(Box::new).map(Self::Streams),
             Some(allocate::JOB) => Allocate::from_toml(text).map(Self::Allocate),
             _ => Scenario::from_toml(text).map(Self::Measure),
         }
@@ -278,7 +283,7 @@ impl AnyScenario {
 fn read<T: DeserializeOwned>(text: &str, known: &BTreeSet<String>) -> Result<T> {
     ensure!(
         !text.trim_start().starts_with('{'),
-        "this is JSON, and a scenario is TOML: a record is not a scenario; the option -v of path, ab, gen, flows, alloc, search and run prints \
+        "this is JSON, and a scenario is TOML: a record is not a scenario; the option -v of a command prints \
          the scenario of a run as TOML"
     );
     let table: toml::Table =
