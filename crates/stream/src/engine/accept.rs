@@ -2,12 +2,13 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use linux::clock;
+use linux::{clock, socket};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, SocketFlags, accept_with, recv, send};
 
 use super::EngineError;
 use super::task::{Step, Task, Tools, failed};
+use super::thread::PATIENCE;
 
 /// How long a connection may take: one that sends nothing keeps nobody else waiting for longer.
 const LONGEST_NS: u64 = 2_000_000_000;
@@ -39,6 +40,11 @@ impl<'a> Acceptor<'a> {
         let flags =
             if tools.waits { SocketFlags::CLOEXEC } else { SocketFlags::CLOEXEC | SocketFlags::NONBLOCK };
         let socket = accept_with(self.listener, flags)?;
+        if tools.waits {
+            // What was connected before the listener had its own timeouts has not inherited them.
+            let timeouts = socket::set_timeouts(&socket, PATIENCE);
+            timeouts.map_err(|error| Errno::from_io_error(&error.source).unwrap_or(Errno::IO))?;
+        }
         let (request, response) = self.exchange.unwrap_or((0, 0));
         let end_ns = clock::monotonic_ns() + LONGEST_NS;
         self.connection = Some(Connection { socket, request, response, end_ns });

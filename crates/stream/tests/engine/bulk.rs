@@ -66,10 +66,11 @@ fn many_flows_share_two_threads() {
         far.push(flow(Endpoint::Tcp(right), Role::Receive));
     }
     let threads = Threads { count: Some(2), cpus: Vec::new() };
-    let mut plan = copying(Until::Bytes(100_000_003));
+    // A turn is 256 KiB: more than one for each.
+    let mut plan = copying(Until::Bytes(200_000_003));
     plan.threads = Ends { client: threads.clone(), server: threads };
     let (near, far) = both(&plan, near, far, true);
-    assert_eq!((sent(&near), received(&far)), (100_000_003, 100_000_003));
+    assert_eq!((sent(&near), received(&far)), (200_000_003, 200_000_003));
     for (near, far) in near.flows.iter().zip(&far.flows) {
         assert_eq!(near.sent.unwrap().bytes, far.received.unwrap().bytes);
         assert!(near.sent.unwrap().bytes > 0, "a flow had no turn");
