@@ -11,6 +11,7 @@
 pub mod bpf;
 pub mod btf;
 pub mod clock;
+pub mod connections;
 pub mod cpu;
 pub mod cpumask;
 mod error;

@@ -11,6 +11,11 @@ use thiserror::Error;
 
 use crate::plan::{Direction, Pace, Plan, Until, Work};
 
+/// The shortest period of which a server tells.
+const SHORTEST_INTERVAL: Duration = Duration::from_millis(10);
+/// Memory of one period of one flow, about: counters, and the state of a TCP connection.
+const INTERVAL_BYTES: u64 = 1024;
+
 /// What a client may ask of a server. The same limits hold for every protocol.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
@@ -75,6 +80,27 @@ impl Limits {
         let memory = memory_of(plan).saturating_mul(flows);
         if memory > self.memory_bytes {
             return Err(LimitError::Memory { asked: memory, limit: self.memory_bytes });
+        }
+        Ok(())
+    }
+
+    /// Whether the periods that are asked for can be kept until the end: each of them takes some memory for each flow.
+    ///
+    /// # Errors
+    /// They are too many, or too short.
+    pub fn check_intervals(&self, plan: &Plan, interval: Option<Duration>) -> Result<(), LimitError> {
+        let Some(interval) = interval else { return Ok(()) };
+        if interval < SHORTEST_INTERVAL {
+            return Err(LimitError::Interval { asked: interval });
+        }
+        let length = match plan.until {
+            Until::Time(time) => time.saturating_add(plan.omit),
+            Until::Bytes(_) | Until::Units(_) => self.duration,
+        };
+        let count = length.as_nanos().div_ceil(interval.as_nanos()).saturating_mul(u128::from(plan.flows));
+        let asked = u64::try_from(count).unwrap_or(u64::MAX).saturating_mul(INTERVAL_BYTES);
+        if asked > self.memory_bytes {
+            return Err(LimitError::Memory { asked, limit: self.memory_bytes });
         }
         Ok(())
     }
@@ -169,9 +195,15 @@ pub enum LimitError {
         /// What there may be.
         limit: u64,
     },
+    /// Periods that are too short.
+    #[error("periods of {} ms were asked for, and this server tells of no shorter ones than {} ms", asked.as_secs_f64() * 1e3, SHORTEST_INTERVAL.as_millis())]
+    Interval {
+        /// What was asked for.
+        asked: Duration,
+    },
     /// Too much memory.
     #[error(
-        "the run would take {asked} bytes for buffers here, and this server allows {limit} to one client; ask for smaller messages, smaller socket buffers or fewer flows, or start it with a higher --max-memory"
+        "the run would take {asked} bytes for buffers and results here, and this server allows {limit} to one client; ask for smaller messages, smaller socket buffers, longer periods or fewer flows, or start it with a higher --max-memory"
     )]
     Memory {
         /// All flows together.
@@ -396,6 +428,20 @@ mod tests {
         assert!(limited.check(&paced(Pace::Kernel { bits_per_second: 250_001 })).is_err());
         assert!(limited.check(&paced(Pace::Schedule { per_second: f64::NAN })).is_err());
         assert!(limited.check(&paced(Pace::Schedule { per_second: 1.0 })).is_err());
+    }
+
+    #[test]
+    fn periods_must_fit_into_memory() {
+        let limits = Limits::default();
+        let check = |ms| limits.check_intervals(&plan(), ms);
+        assert_eq!(check(None), Ok(()));
+        assert_eq!(check(Some(Duration::from_secs(1))), Ok(()));
+        assert!(matches!(check(Some(Duration::ZERO)), Err(LimitError::Interval { .. })));
+        let endless = Plan { until: Until::Bytes(u64::MAX), flows: 1000, ..plan() };
+        let refused = limits.check_intervals(&endless, Some(Duration::from_millis(10)));
+        assert!(matches!(refused, Err(LimitError::Memory { .. })));
+        let long = Plan { until: Until::Time(Duration::MAX), ..plan() };
+        assert!(limits.check_intervals(&long, Some(Duration::from_millis(10))).is_err());
     }
 
     proptest! {

@@ -8,6 +8,7 @@
 //! | file | holds |
 //! |---|---|
 //! | `options` | options that are set and read back |
+//! | `dial` | connecting within a time, UDP sockets that share a port, keep-alive |
 //! | `create` | TCP and MPTCP sockets that are not connected yet, and connecting them |
 //! | `tcp_info` | [`TcpInfo`]: what the kernel tells of a connection |
 //! | `batch` | [`SendBatch`], [`ReceiveBatch`]: sendmmsg and recvmmsg on any datagram socket, GSO and GRO |
@@ -17,6 +18,7 @@
 mod batch;
 mod create;
 mod departure;
+mod dial;
 mod options;
 mod tcp_info;
 mod zero_copy;
@@ -24,6 +26,7 @@ mod zero_copy;
 pub use batch::{ReceiveBatch, SendBatch};
 pub use create::{connect, stream};
 pub use departure::{send_at, set_departure_times};
+pub use dial::{connect_within, set_keep_alive, shared_udp, unacknowledged};
 pub use options::*;
 pub use tcp_info::{TcpInfo, tcp_info};
 pub use zero_copy::{Completed, Completions, send_zero_copy};
