@@ -1,6 +1,6 @@
 //! netperf's protocol against what was recorded from netperf itself, and against netperf itself where there is one.
 
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, clippy::print_stderr)]
 
 mod columns;
 mod hostile;
