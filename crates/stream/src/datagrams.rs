@@ -146,7 +146,7 @@ impl Tracker {
             (Some((lowest, _)), Some(first)) => lowest - first,
             _ => 0,
         };
-        let next = account.range.map_or(self.first, |(_, highest)| highest.checked_add(1));
+        let next = self.next();
         Datagrams {
             received: account.unique,
             duplicate: account.duplicates,
@@ -158,6 +158,11 @@ impl Tracker {
             jitter_ns: self.jitter.ns(),
             too_old: account.too_old,
         }
+    }
+
+    /// The number after the highest that came, also before counting began.
+    pub fn next(&self) -> Option<u64> {
+        self.window.account().range.map_or(self.first, |(_, highest)| highest.checked_add(1))
     }
 
     /// Datagrams that came and were sent before counting began.

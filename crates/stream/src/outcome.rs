@@ -46,6 +46,10 @@ pub struct Flow {
     pub datagrams: Option<Datagrams>,
     /// TCP: what the kernel tells of the connection at its end.
     pub tcp: Option<Tcp>,
+    /// Datagrams with numbers: how many the sender had numbered up to the last that was sent, at the end that sends, or to the
+    /// highest that came, at the other; with what was omitted.
+    #[serde(default)]
+    pub numbered: Option<u64>,
 }
 
 /// What went through one flow in one direction.

@@ -6,8 +6,9 @@ use std::time::Duration;
 use linux::clock;
 
 use super::counters::{Account, Counts};
+use super::marks::Arrivals;
 use super::task::found;
-use super::{Flow, Role, Settings, tcp};
+use super::{Flow, Marks, Role, Settings, tcp};
 use crate::outcome::{self, Interval, Moved, Tcp};
 use crate::plan::Until;
 
@@ -136,7 +137,7 @@ impl<'a> Reader<'a> {
         let datagrams = found(account).arrivals.as_mut().map(|arrivals| arrivals.tracker.end_interval());
         let [sent, received] = moved(flow.role, counts);
         let transactions = transactions(flow.role, counts);
-        outcome::Flow { wall_ns, sent, received, transactions, datagrams, tcp, latency: None }
+        outcome::Flow { wall_ns, sent, received, transactions, datagrams, tcp, ..outcome::Flow::default() }
     }
 
     /// All that each flow counted; `end_ns` bounds the time, where flows went on waiting for nothing.
@@ -154,6 +155,13 @@ impl<'a> Reader<'a> {
         });
         let mut found = found(account);
         let datagrams = found.arrivals.as_ref().map(|arrivals| arrivals.tracker.total(None));
+        let numbered = match flow.role {
+            Role::Send if flow.marks != Marks::None => {
+                Some(account.omitted.read().sent.messages + counts.sent.messages)
+            }
+            Role::Receive => found.arrivals.as_ref().and_then(Arrivals::numbered),
+            _ => None,
+        };
         let [sent, received] = moved(flow.role, counts);
         let (begin_ns, end_ns) = span(account, bound_ns);
         outcome::Flow {
@@ -164,6 +172,7 @@ impl<'a> Reader<'a> {
             latency: found.latency.take(),
             datagrams: datagrams.or(found.answers),
             tcp,
+            numbered,
         }
     }
 }

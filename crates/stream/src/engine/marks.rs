@@ -84,6 +84,12 @@ impl Arrivals {
         Some(Self { marks, tracker: Tracker::starting_at(first), unwrap, foreign: 0 })
     }
 
+    /// How many datagrams the sender had numbered up to the highest that came.
+    pub(super) fn numbered(&self) -> Option<u64> {
+        let first = u64::from(matches!(self.marks, Marks::Iperf3 { .. }));
+        self.tracker.next().map(|next| next - first)
+    }
+
     /// Takes a datagram; whether it is one of this run.
     #[inline]
     pub(super) fn take(&mut self, datagram: &[u8], now_ns: u64) -> bool {

@@ -383,12 +383,12 @@ impl<'a> Client<'a> {
                 return Err(ClientError::Halted);
             }
         }
-        if self.direction() == Direction::ToServer {
+        if self.direction() != Direction::ToClient {
             self.wait_for_tail(sending);
         }
         self.wire(self.line.write_state(State::TestEnd))?;
         self.expect(State::ExchangeResults, "the server to ask for results")?;
-        if self.direction() == Direction::ToClient {
+        if self.direction() != Direction::ToServer {
             // The server has stopped: what it sent before is still coming.
             wait_until_quiet(control, QUIET.max(self.round_trip), TAIL);
         }

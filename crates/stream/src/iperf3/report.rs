@@ -61,39 +61,25 @@ fn stream(side: &Side, index: usize, plan: &Plan, apart: bool) -> StreamResults 
         told.omitted = apart.then_some((0, 0));
         return told;
     }
-    let (omitted_errors, omitted_packets) = omitted(side, index);
-    let (errors, packets) = match (flow.sent, flow.datagrams) {
-        (Some(sent), _) => (0, sent.messages),
-        (None, Some(counted)) => {
-            told.jitter = counted.jitter_ns.map_or(0.0, |ns| ns as f64 / SECOND);
-            let errors = counted.lost + counted.tail_lost.unwrap_or(0);
-            (errors, counted.received + errors)
+    let (errors, counted, numbered) = match (flow.sent, flow.datagrams) {
+        (Some(sent), _) => (0, sent.messages, flow.numbered),
+        (None, Some(seen)) => {
+            told.jitter = seen.jitter_ns.map_or(0.0, |ns| ns as f64 / SECOND);
+            let tail = seen.tail_lost.unwrap_or(0);
+            (
+                seen.lost + tail,
+                seen.received + seen.lost + tail,
+                flow.numbered.map(|numbered| numbered + tail),
+            )
         }
-        (None, None) => (0, flow.received.map_or(0, |moved| moved.messages)),
+        (None, None) => (0, flow.received.map_or(0, |moved| moved.messages), None),
     };
-    told.packets = packets + omitted_packets;
-    // An older client takes all errors as of what was counted, but its own count of omitted packets from all of them.
-    told.errors = errors + if apart { omitted_errors } else { 0 };
-    told.omitted = apart.then_some((omitted_errors, omitted_packets));
+    told.packets = numbered.map_or(counted, |numbered| numbered.max(counted));
+    // An older client takes all errors as of what was counted, but its own count of omitted packets from all of them. What was
+    // lost while omitting is not told, so that nobody can count it.
+    told.errors = errors;
+    told.omitted = apart.then_some((0, told.packets - counted));
     told
-}
-
-/// Datagrams of a stream that were lost while omitting, and all that were sent then.
-fn omitted(side: &Side, index: usize) -> (u64, u64) {
-    let periods = side.intervals.iter().filter(|interval| interval.omitted);
-    periods.filter_map(|interval| interval.flows.get(index)).fold((0, 0), |(errors, packets), flow| {
-        match (flow.sent, flow.datagrams) {
-            (Some(sent), _) => (errors, packets + sent.messages),
-            (None, Some(counted)) => (errors + counted.lost, packets + counted.received + counted.lost),
-            (None, None) => (errors, packets + flow.received.map_or(0, |moved| moved.messages)),
-        }
-    })
-}
-
-/// All datagrams that this end sent over a stream, what was omitted included; none where it sent none.
-fn sent_in_all(side: &Side, index: usize) -> Option<u64> {
-    let counted = side.flows.get(index)?.sent?.messages;
-    Some(counted + omitted(side, index).1)
 }
 
 /// What the other end told, as a side. `own` is what this end counted: it says how many datagrams the other end could have
@@ -110,8 +96,7 @@ pub(super) fn side(told: &Results, plan: &Plan, own: &Side, other_is_server: boo
         };
         let sends = client_sends(plan, index) != other_is_server;
         let more = told.more.as_ref().and_then(|more| more.datagrams.get(index).copied().flatten());
-        flows[index] =
-            flow(stream, told, plan, sends, more, sent_in_all(own, index).zip(own.flows.get(index)));
+        flows[index] = flow(stream, told, plan, sends, more, own.flows.get(index));
     }
     let wall_ns = flows.iter().map(|flow| flow.wall_ns).max().unwrap_or_default();
     let cpu = told.more.as_ref().and_then(|more| more.cpu.clone()).or_else(|| process_only(told, wall_ns));
@@ -136,7 +121,7 @@ fn flow(
     plan: &Plan,
     sends: bool,
     more: Option<Datagrams>,
-    sent: Option<(u64, &Flow)>,
+    own: Option<&Flow>,
 ) -> Flow {
     let udp = plan.transport == Transport::Udp;
     let wall_ns = stream.times.map_or(0.0, |(start, end)| ((end - start).max(0.0) * SECOND).min(1e18)) as u64;
@@ -158,7 +143,7 @@ fn flow(
         wall_ns,
         sent: sends.then_some(moved),
         received: (!sends).then_some(moved),
-        datagrams: (udp && !sends).then(|| more.unwrap_or_else(|| datagrams(stream, plan, messages, sent))),
+        datagrams: (udp && !sends).then(|| more.unwrap_or_else(|| datagrams(stream, plan, messages, own))),
         tcp,
         ..Flow::default()
     }
@@ -174,8 +159,8 @@ fn sent_packets(stream: &StreamResults, length: u64, omitted_packets: u64) -> u6
 }
 
 /// Datagrams as iperf3 tells of them: the highest number, and the gaps below it.
-fn datagrams(stream: &StreamResults, plan: &Plan, received: u64, sent: Option<(u64, &Flow)>) -> Datagrams {
-    let counted_sent = sent.and_then(|(_, flow)| flow.sent).map(|moved| moved.messages);
+fn datagrams(stream: &StreamResults, plan: &Plan, received: u64, own: Option<&Flow>) -> Datagrams {
+    let counted_sent = own.and_then(|flow| flow.sent).map(|moved| moved.messages);
     let lost = match (stream.omitted, counted_sent) {
         (Some((errors, _)), _) => stream.errors.saturating_sub(errors),
         // Before 3.14 what was lost while omitting is among the errors: no more can count than did not arrive.
@@ -186,7 +171,7 @@ fn datagrams(stream: &StreamResults, plan: &Plan, received: u64, sent: Option<(u
         received,
         lost,
         // Beyond the highest number that came.
-        tail_lost: sent.map(|(all, _)| all.saturating_sub(stream.packets)),
+        tail_lost: own.and_then(|flow| flow.numbered).map(|all| all.saturating_sub(stream.packets)),
         jitter_ns: Some((stream.jitter.max(0.0) * SECOND).min(1e18) as u64),
         ..Datagrams::default()
     }
@@ -195,12 +180,10 @@ fn datagrams(stream: &StreamResults, plan: &Plan, received: u64, sent: Option<(u
 /// Adds what was lost behind the last datagram that came to what this end counted: `told` says how many the other end sent.
 pub(super) fn add_tail(side: &mut Side, told: &Results) {
     for index in 0..side.flows.len() {
-        let (_, omitted) = omitted(side, index);
-        let Some(counted) = side.flows[index].datagrams.as_mut() else { continue };
+        let flow = &mut side.flows[index];
+        let (Some(counted), Some(numbered)) = (flow.datagrams.as_mut(), flow.numbered) else { continue };
         let Some(stream) = told.streams.iter().find(|stream| stream.id == stream_id(index)) else { continue };
-        // Of everything that was sent, what is neither here nor known to be missing.
-        let known = counted.received + counted.lost + omitted;
-        counted.tail_lost = Some(stream.packets.saturating_sub(known));
+        counted.tail_lost = Some(stream.packets.saturating_sub(numbered));
     }
 }
 
@@ -208,7 +191,6 @@ pub(super) fn add_tail(side: &mut Side, told: &Results) {
 mod tests {
     use super::super::plan::tests::bulk;
     use super::*;
-    use crate::outcome::Interval;
     use crate::plan::{Giving, Taking};
     use std::time::Duration;
 
@@ -220,6 +202,7 @@ mod tests {
         Flow {
             wall_ns: 2_000_000_000,
             sent: Some(Moved { bytes: messages * 1000, messages, refused: 0 }),
+            numbered: Some(messages),
             ..Flow::default()
         }
     }
@@ -229,6 +212,7 @@ mod tests {
         Flow {
             received: Some(Moved { bytes: messages * 1000, messages, refused: 0 }),
             datagrams: Some(datagrams),
+            numbered: Some(datagrams.received + datagrams.lost),
             ..sender(0)
         }
         .without_sent()
@@ -294,10 +278,9 @@ mod tests {
     #[test]
     fn what_was_omitted_is_apart_for_those_who_know_it() {
         let mut side = of(vec![receiver(Datagrams { received: 90, lost: 10, ..Datagrams::default() })]);
-        let early = receiver(Datagrams { received: 45, lost: 5, ..Datagrams::default() });
-        side.intervals = vec![Interval { omitted: true, flows: vec![early], ..Interval::default() }];
+        side.flows[0].numbered = Some(150);
         let new = results(&side, &udp(), false, true).streams[0];
-        assert_eq!((new.errors, new.packets, new.omitted), (15, 150, Some((5, 50))));
+        assert_eq!((new.errors, new.packets, new.omitted), (10, 150, Some((0, 50))));
         let old = results(&side, &udp(), false, false).streams[0];
         assert_eq!((old.errors, old.packets, old.omitted), (10, 150, None));
     }
