@@ -3,6 +3,7 @@
 pub(crate) mod datapath;
 pub(crate) mod flows;
 mod search;
+pub(crate) mod serve;
 
 use std::ffi::OsString;
 use std::net::SocketAddr;
@@ -14,6 +15,7 @@ use clap::{Args, Parser, Subcommand};
 use self::datapath::DatapathArgs;
 use self::flows::FlowsArgs;
 pub(crate) use self::search::SearchArgs;
+use self::serve::ServeArgs;
 use crate::alloc::Threads;
 use crate::cell::{NO_QDISC, PREFIXES, parse_flows};
 use crate::device::{Alloc, Lock, RxMode};
@@ -46,6 +48,8 @@ pub(crate) enum Command {
     Alloc(AllocArgs),
     /// Find the highest rate at which a path loses no packets, or no more than a share of them
     Search(Box<SearchArgs>),
+    /// Answer clients of perpacket, netperf and iperf3 on this host, several at once, within limits
+    Serve(Box<ServeArgs>),
     /// Run a scenario file (TOML), as path, ab, gen, flows, alloc, datapath, search and run print it with -v
     Run(RunArgs),
     /// Count what arrives on a device or at a socket, by flow, queue and CPU; with --mark what was lost,

@@ -41,6 +41,7 @@ fn main() -> ExitCode {
         Command::Flows(args) => commands::flows::run(&args),
         Command::Alloc(args) => commands::alloc::run(&args),
         Command::Search(args) => commands::search::run(&args),
+        Command::Serve(args) => commands::serve::run(&args),
         Command::Run(args) => commands::run::run(&args),
         Command::Sink(args) => commands::sink::run(&args),
         Command::Wire(args) => commands::wire::run(&args),

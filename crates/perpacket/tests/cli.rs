@@ -29,9 +29,9 @@ fn refused(args: &[&str]) -> String {
 
 #[test]
 fn help_texts() {
-    for command in
-        ["path", "ab", "gen", "flows", "search", "datapath", "alloc", "run", "sink", "wire", "doctor"]
-    {
+    for command in [
+        "path", "ab", "gen", "flows", "search", "datapath", "alloc", "serve", "run", "sink", "wire", "doctor",
+    ] {
         insta::assert_snapshot!(format!("help-{command}"), stdout(&[command, "--help"]));
     }
     insta::assert_snapshot!("help", stdout(&["--help"]));
