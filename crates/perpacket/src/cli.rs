@@ -3,6 +3,7 @@
 pub(crate) mod datapath;
 pub(crate) mod flows;
 mod search;
+pub(crate) mod serve;
 pub(crate) mod stream;
 
 use std::ffi::OsString;
@@ -15,6 +16,7 @@ use clap::{Args, Parser, Subcommand};
 use self::datapath::DatapathArgs;
 use self::flows::FlowsArgs;
 pub(crate) use self::search::SearchArgs;
+use self::serve::ServeArgs;
 use self::stream::{RrArgs, StreamArgs};
 use crate::alloc::Threads;
 use crate::cell::{NO_QDISC, PREFIXES, parse_flows};
@@ -52,6 +54,8 @@ pub(crate) enum Command {
     Stream(Box<StreamArgs>),
     /// Ask and answer over sockets: transactions in a second, their latency, and what they cost both ends
     Rr(Box<RrArgs>),
+    /// Answer clients of perpacket, netperf and iperf3 on this host, several at once, within limits
+    Serve(Box<ServeArgs>),
     /// Run a scenario file (TOML), as the commands that measure print it with -v
     Run(RunArgs),
     /// Count what arrives on a device or at a socket, by flow, queue and CPU; with --mark what was lost,

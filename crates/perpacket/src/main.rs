@@ -44,6 +44,7 @@ fn main() -> ExitCode {
         Command::Search(args) => commands::search::run(&args),
         Command::Stream(args) => commands::stream::stream(&args),
         Command::Rr(args) => commands::stream::rr(&args),
+        Command::Serve(args) => commands::serve::run(&args),
         Command::Run(args) => commands::run::run(&args),
         Command::Sink(args) => commands::sink::run(&args),
         Command::Wire(args) => commands::wire::run(&args),

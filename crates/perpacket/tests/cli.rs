@@ -30,8 +30,8 @@ fn refused(args: &[&str]) -> String {
 #[test]
 fn help_texts() {
     for command in [
-        "path", "ab", "gen", "flows", "search", "datapath", "alloc", "stream", "rr", "run", "sink", "wire",
-        "doctor",
+        "path", "ab", "gen", "flows", "search", "datapath", "alloc", "stream", "rr", "serve", "run", "sink",
+        "wire", "doctor",
     ] {
         insta::assert_snapshot!(format!("help-{command}"), stdout(&[command, "--help"]));
     }

@@ -15,7 +15,7 @@ use stream::outcome::{Exchanged, Side};
 use stream::own::client::{self, Asking};
 use stream::own::wire::{Answer, Asked, Frames, Hello, LARGE_FRAME, Message, VERSION, Way, frame};
 use stream::own::{Key, OwnError};
-use stream::plan::{Direction, Plan, Transport, Until};
+use stream::plan::{Direction, Pace, Plan, Transport, Until, Work};
 
 fn sent(side: &Side) -> u64 {
     side.flows.iter().filter_map(|flow| flow.sent).map(|moved| moved.bytes).sum()
@@ -56,6 +56,62 @@ fn tcp_in_each_direction_is_counted_alike_at_both_ends() {
     }
     let served = server.served(3);
     assert!(served.iter().all(|one| one.outcome.as_ref().is_ok_and(|account| account.side.is_some())));
+}
+
+#[test]
+fn datagrams_are_counted_alike_at_both_ends_and_none_are_lost_at_a_rate() {
+    let server = Running::own(Limits::default());
+    let pace = Some(Pace::Spread { bits_per_second: 16_000_000 });
+    for (direction, flows) in [(Direction::ToServer, 2), (Direction::ToClient, 1), (Direction::Both, 1)] {
+        let plan = Plan { flows, pace, ..plan(Transport::Udp, bulk(direction), Until::Units(400)) };
+        let Exchanged { client, server: other } = server.ask(&plan).unwrap();
+        assert_eq!(sent(&client), received(&other), "{direction:?}");
+        assert_eq!(sent(&other), received(&client), "{direction:?}");
+        let ways = if direction == Direction::Both { 2 } else { 1 };
+        assert_eq!(sent(&client) + sent(&other), ways * 400 * 1000, "{direction:?}");
+        let accounts: Vec<_> = [&client, &other]
+            .into_iter()
+            .flat_map(|side| &side.flows)
+            .filter_map(|flow| flow.datagrams)
+            .collect();
+        assert_eq!(accounts.iter().map(|account| account.received).sum::<u64>(), ways * 400);
+        assert!(
+            accounts.iter().all(|account| account.lost == 0 && account.tail_lost == Some(0)),
+            "{accounts:?}"
+        );
+    }
+}
+
+#[test]
+fn transactions_and_connections_are_answered() {
+    let server = Running::own(Limits::default());
+    let transactions = Work::Transactions { request_bytes: 1, response_bytes: 100, outstanding: 1 };
+    let connections = Work::Connections { exchange: Some((1, 1)) };
+    for (transport, work) in [
+        (Transport::Tcp, transactions),
+        (Transport::Udp, transactions),
+        (Transport::Tcp, connections),
+        (Transport::Tcp, Work::Connections { exchange: None }),
+    ] {
+        let plan = Plan { flows: 2, ..plan(transport, work, Until::Units(50)) };
+        let Exchanged { client, server: other } = server.ask(&plan).unwrap();
+        let count = |side: &Side| side.flows.iter().filter_map(|flow| flow.transactions).sum::<u64>();
+        assert_eq!(count(&client), 50, "{plan:?}");
+        assert_eq!(count(&other), 50, "{plan:?}");
+        assert!(client.flows.iter().all(|flow| flow.latency.is_some()));
+    }
+}
+
+#[test]
+fn what_two_hosts_cannot_do_is_refused_before_anything_is_sent() {
+    let nowhere = SocketAddr::from(([127, 0, 0, 1], 1));
+    let unix = plan(Transport::UnixStream, bulk(Direction::ToServer), Until::Bytes(1));
+    let small = Plan { send_bytes: 31, ..plan(Transport::Udp, bulk(Direction::ToServer), Until::Bytes(1)) };
+    let cc = plan(Transport::Udp, Work::Connections { exchange: None }, Until::Units(1));
+    for plan in [unix, small, cc] {
+        let refused = client::run(nowhere, &plan, &Asking::new(&Halt::new()));
+        assert!(matches!(refused, Err(OwnError::Plan(_))), "{refused:?}");
+    }
 }
 
 #[test]

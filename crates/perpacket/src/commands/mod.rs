@@ -9,6 +9,7 @@ pub(crate) mod generate;
 pub(crate) mod path;
 pub(crate) mod run;
 pub(crate) mod search;
+pub(crate) mod serve;
 pub(crate) mod sink;
 pub(crate) mod stream;
 pub(crate) mod wire;

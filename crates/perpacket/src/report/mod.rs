@@ -12,6 +12,7 @@ mod opening;
 mod search;
 mod sent;
 mod stream;
+mod serve;
 mod svg;
 mod tables;
 
@@ -35,6 +36,7 @@ pub(crate) use flows::{flows_opening, flows_svg, flows_text};
 pub(crate) use opening::{generator_opening, opening, warning_line};
 pub(crate) use search::{search_opening, search_svg, search_text, trial_line};
 pub(crate) use sent::{Live, language_text, sending_text, written_text};
+pub(crate) use serve::{served_line, serving_opening};
 pub(crate) use tables::{comparison_table, ledger_text, subject};
 
 /// How a command ended, and so the process.

@@ -3,7 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use linux::connections;
+use linux::socket;
 
 use super::channel::Channel;
 use super::course::Course;
@@ -72,11 +72,8 @@ impl std::fmt::Debug for Asking<'_> {
 /// be carried out over this protocol; a call of the kernel failed.
 pub fn run(to: SocketAddr, plan: &Plan, asking: &Asking<'_>) -> Result<Exchanged, OwnError> {
     sockets::check(plan)?;
-    let control = connections::tcp(to.ip(), false)?;
-    if let Some(ip) = asking.bind {
-        connections::bind(&control, SocketAddr::new(ip, 0))?;
-    }
-    let control = connections::connect(control, to, asking.patience)?;
+    let from = asking.bind.map(|ip| SocketAddr::new(ip, 0));
+    let control = socket::connect_within(socket::stream(to, false)?, to, from, asking.patience)?;
     let mut channel = Channel::new(control, asking.halt)?;
     handshake::join(&mut channel, asking.key, asking.patience)?;
     ask(&mut channel, plan, asking).inspect_err(|error| channel.give_up(error))

@@ -54,7 +54,7 @@ fn attend(channel: &mut Channel, limits: &Limits, patience: Duration) -> Result<
     limits.check(&asked.plan)?;
     limits.check_intervals(&asked.plan, asked.interval)?;
     let cookie = cookie()?;
-    let (opened, ports) = sockets::open(&asked.plan, channel.local()?)?;
+    let (opened, ports) = sockets::open(&asked.plan, channel.local()?, channel.peer()?.ip())?;
     let ready = Message::Ready(Ready { cookie, ports, idle: limits.idle });
     channel.send(&ready, LARGE_FRAME, limits.idle)?;
     let flows = sockets::gather(opened, &asked.plan, cookie, channel, limits.idle)?;

@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
-use linux::connections;
+use linux::{connections, socket as tcp};
 
 use super::channel::Channel;
 use super::error::OwnError;
@@ -79,8 +79,8 @@ pub(super) enum Opened {
     Datagram(Vec<UdpSocket>),
 }
 
-/// Opens what clients connect to, on the address at which the control connection came in.
-pub(super) fn open(plan: &Plan, local: SocketAddr) -> Result<(Opened, Vec<u16>), OwnError> {
+/// Opens what the client at `peer` connects to, on the address at which its control connection came in.
+pub(super) fn open(plan: &Plan, local: SocketAddr, peer: IpAddr) -> Result<(Opened, Vec<u16>), OwnError> {
     let at = with_port(local, 0);
     let options = &plan.options.server;
     let port = |address: std::io::Result<SocketAddr>| {
@@ -99,9 +99,13 @@ pub(super) fn open(plan: &Plan, local: SocketAddr) -> Result<(Opened, Vec<u16>),
         let ports = sockets.iter().map(|socket| port(socket.local_addr())).collect::<Result<_, _>>()?;
         return Ok((Opened::Datagram(sockets), ports));
     }
-    let socket = connections::tcp(at.ip(), plan.transport == Transport::Mptcp)?;
+    let socket = tcp::stream(at, plan.transport == Transport::Mptcp)?;
     prepare::apply(options, &socket, plan.transport)?;
     connections::bind(&socket, at)?;
+    if matches!(plan.work, Work::Connections { .. }) {
+        // Nothing else tells these connections from those of strangers: each of them is a measurement from its first packet.
+        connections::hear_only(&socket, peer)?;
+    }
     let listener = connections::listen(socket, BACKLOG)?;
     let port = port(listener.local_addr())?;
     Ok((Opened::Stream(listener), vec![port]))
@@ -285,12 +289,9 @@ fn stream(
     patience: Duration,
 ) -> Result<Endpoint, OwnError> {
     use std::io::Write;
-    let socket = connections::tcp(to.ip(), plan.transport == Transport::Mptcp)?;
+    let socket = tcp::stream(to, plan.transport == Transport::Mptcp)?;
     prepare::apply(&plan.options.client, &socket, plan.transport)?;
-    if let Some(from) = from {
-        connections::bind(&socket, from)?;
-    }
-    let mut stream = connections::connect(socket, to, patience)?;
+    let mut stream = tcp::connect_within(socket, to, from, patience)?;
     // A cork would hold it back until there is data.
     stream
         .write_all(&cookie.preface(flow))
