@@ -258,7 +258,7 @@ mod tests {
         assert_eq!(parse_pin("7,3").unwrap(), [vec![7], vec![3]]);
         assert_eq!(parse_pin(",3").unwrap(), [vec![], vec![3]]);
         assert_eq!(parse_pin("7").unwrap(), [vec![7], vec![7]]);
-        assert_eq!(parse_pin("none").unwrap(), [Vec::new(), Vec::new()]);
+        assert_eq!(parse_pin("none").unwrap(), [Vec::<usize>::new(), Vec::new()]);
         assert_eq!(parse_list("0-2,8").unwrap(), [0, 1, 2, 8]);
         for bad in ["x", "1,x", "-1"] {
             assert!(parse_pin(bad).is_err(), "{bad}");
