@@ -16,7 +16,7 @@ use template::{LowerError, LoweredLength, ParseOptions, Program};
 use traffic::programs::{Destination, GeneratorProgram};
 use traffic::{BackendKind, Generator, LiveGenerator, LiveSpec, Pace};
 
-/// Packets of a program, injected into the receive path of a device
+/// Packets of a program, injected into the receive path of a device, or sent out of it
 #[derive(Debug, Parser)]
 #[command(name = "flood", version)]
 struct Args {
@@ -25,6 +25,9 @@ struct Args {
     /// Device that is to have received the packets; never one with a default route
     #[arg(long)]
     device: String,
+    /// Send them out of the device, without its queue (XDP redirect), rather than let it have received them
+    #[arg(long)]
+    over: bool,
     /// How many packets
     #[arg(long, default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(1..=100_000_000))]
     count: u64,
@@ -64,9 +67,14 @@ fn run(args: &Args) -> Result<()> {
         Ok::<(), LowerError>(())
     };
     let interval_ns = args.rate.map(|rate| 1e9 / rate);
+    let (kind, destination) = if args.over {
+        (BackendKind::XdpLive, Destination::Device(link.ifindex))
+    } else {
+        (BackendKind::Inject, Destination::Stack)
+    };
     let mut generator = LiveGenerator::new(&LiveSpec {
-        kind: BackendKind::Inject,
-        destination: Destination::Stack,
+        kind,
+        destination,
         ingress_ifindex: link.ifindex,
         rx_queue: 0,
         frame: emitter.longest(),

@@ -1,5 +1,5 @@
-//! A receiver of UDP flows as `bench/receivers` sets it beside others: a socket and a thread for each port, that reads in batches
-//! and does nothing else. It ends on SIGTERM or SIGINT, and prints what it took.
+//! A receiver of UDP flows as `bench/receivers` sets it beside others: a socket for each port, that is read in batches by a thread
+//! of its own, or all of them by one thread, and nothing else. It ends on SIGTERM or SIGINT, and prints what it took.
 
 use std::io::Write;
 use std::net::{IpAddr, SocketAddr};
@@ -11,13 +11,14 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
 use clap::{Parser, ValueEnum};
+use linux::epoll::Epoll;
 use linux::udp::{ReceiverSpec, UdpReceiver};
 use signal_hook::consts::{SIGINT, SIGTERM};
 
 /// How long a thread waits before it looks whether the end was asked for.
 const WAIT: Duration = Duration::from_millis(100);
 
-/// A socket and a thread for each port, read with recvmmsg
+/// A socket for each port, read with recvmmsg
 #[derive(Debug, Parser)]
 #[command(name = "receive", version)]
 struct Args {
@@ -39,6 +40,12 @@ struct Args {
     /// Take datagrams of a flow that were joined as one message
     #[arg(long)]
     gro: bool,
+    /// Bytes of a datagram that are kept
+    #[arg(long, default_value_t = 64)]
+    keep: usize,
+    /// One thread for all sockets, which waits for them with epoll(7), takes a batch of each that has something, and waits again
+    #[arg(long)]
+    epoll: bool,
     /// How to wait: in the receiving call, in poll(2) before it, or asleep for a pause whatever comes, so that datagrams gather
     /// and none wakes the thread
     #[arg(long, value_enum, default_value_t = Wait::Call)]
@@ -83,15 +90,22 @@ fn run(args: &Args) -> Result<()> {
         UdpReceiver::bind(&ReceiverSpec {
             receive_buffer_bytes: args.buffer,
             batch: args.batch,
+            datagram_bytes: args.keep,
             gro: args.gro,
             ..ReceiverSpec::new(address)
         })
     });
     let sockets: Vec<_> = sockets.collect::<Result<_, _>>()?;
-    let mut threads = Vec::new();
-    for socket in sockets {
-        let (over, wait, pause) = (Arc::clone(&over), args.wait, Duration::from_micros(args.pause_us));
-        threads.push(thread::spawn(move || receive(socket, wait, pause, &over)));
+    let (wait, pause) = (args.wait, Duration::from_micros(args.pause_us));
+    let (batch, mut threads) = (args.batch, Vec::new());
+    if args.epoll {
+        let over = Arc::clone(&over);
+        threads.push(thread::spawn(move || receive_all(sockets, batch, wait, pause, &over)));
+    } else {
+        for socket in sockets {
+            let over = Arc::clone(&over);
+            threads.push(thread::spawn(move || receive(socket, wait, pause, &over)));
+        }
     }
     let mut sum = Taken::default();
     for thread in threads {
@@ -128,5 +142,44 @@ fn receive(mut socket: UdpReceiver, wait: Wait, pause: Duration, over: &AtomicBo
         taken.calls += 1;
     }
     taken.drops = socket.drops()?;
+    Ok(taken)
+}
+
+/// All sockets in one thread.
+fn receive_all(
+    mut sockets: Vec<UdpReceiver>,
+    batch_size: usize,
+    wait: Wait,
+    pause: Duration,
+    over: &AtomicBool,
+) -> Result<Taken> {
+    let mut taken = Taken::default();
+    let mut epoll = Epoll::new()?;
+    for (number, socket) in sockets.iter().enumerate() {
+        epoll.add(socket, number as u32)?;
+    }
+    while !over.load(Ordering::Relaxed) {
+        let mut full = false;
+        let mut take = |socket: &mut UdpReceiver| {
+            let batch = socket.recv_batch()?;
+            full |= batch.slots == batch_size;
+            taken.datagrams += batch.datagrams as u64;
+            taken.calls += 1;
+            anyhow::Ok(())
+        };
+        if wait == Wait::Pause {
+            sockets.iter_mut().try_for_each(&mut take)?;
+            if !full {
+                thread::sleep(pause);
+            }
+        } else {
+            for number in epoll.wait(WAIT)? {
+                take(&mut sockets[number as usize])?;
+            }
+        }
+    }
+    for socket in &mut sockets {
+        taken.drops += socket.drops()?;
+    }
     Ok(taken)
 }

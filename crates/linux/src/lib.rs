@@ -13,6 +13,7 @@ pub mod btf;
 pub mod clock;
 pub mod cpu;
 pub mod cpumask;
+pub mod epoll;
 mod error;
 pub mod ethtool;
 pub mod limits;

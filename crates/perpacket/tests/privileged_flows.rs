@@ -101,7 +101,9 @@ fn packets_over_a_veth_pair_are_accounted_for_by_every_backend() {
         &["--xps", "0x1"],
         &["--ports", "2", "--sockets-per-port", "2"],
         &["--rfs", "4096"],
-        &["--wait", "spin", "--batch", "1"],
+        &["--wait", "spin", "--batch", "1", "--reader", "threads"],
+        &["--reader", "epoll", "--sockets-per-port", "2"],
+        &["--reader", "epoll", "--gro", "on", "--wait", "nap"],
     ] {
         let record = flows(&[&small[..], more].concat());
         let [run] = &results(&record).runs[..] else { panic!("one run: {more:?}") };
@@ -152,7 +154,7 @@ fn a_socket_without_room_and_a_port_without_a_socket_are_named() {
     let one = ["-n", "20000", "--rate", "200kpps", "--runs", "1"];
     let record = flows(&[&one[..], &["--rcvbuf", "1"]].concat());
     let run: &FlowRun = &results(&record).runs[0];
-    let by_sockets: u64 = run.receivers.iter().map(|receiver| receiver.drops).sum();
+    let by_sockets: u64 = run.receivers.iter().filter_map(|receiver| receiver.drops).sum();
     assert!(by_sockets > 0, "{run:?}");
     assert_eq!(dropped(&record, "socket receive buffer full"), by_sockets);
 
@@ -166,6 +168,28 @@ fn a_socket_without_room_and_a_port_without_a_socket_are_named() {
     let flood = ["--closed-ports", "8", "--sources", "1000", "--backend", "mmsg"];
     let record = flows(&[&one[..], &flood].concat());
     assert_eq!(results(&record).runs[0].received, 0);
+}
+
+#[test]
+fn a_device_in_user_space_accounts_for_every_packet_and_steers_by_itself() {
+    if !test_may_run("a_device_in_user_space_accounts_for_every_packet_and_steers_by_itself") {
+        return;
+    }
+    let _one = alone();
+    let one = ["--dut", "datapath", "-n", "20000", "--rate", "50kpps", "--runs", "1"];
+    let record = flows(&[&one[..], &["--rps", "off,0x1", "--backlog", "500"]].concat());
+    assert_eq!(results(&record).runs.len(), 2);
+    for run in &results(&record).runs {
+        assert_eq!((run.flows.len(), run.unstamped), (8, Some(0)), "{run:?}");
+        assert!(run.received > 0 && run.flows.iter().all(|flow| flow.received > 0), "{run:?}");
+        assert!(run.receivers.iter().all(|own| own.drops.is_none() && own.buffer_bytes.is_none()));
+    }
+    let record = flows(&[&one[..], &["--closed-ports", "2", "--backend", "mmsg", "--no-stamp"]].concat());
+    assert_eq!(dropped(&record, "no-socket"), 5_000, "{:?}", record.ledgers);
+    // Far above what it takes: what is lost is in the rings, the backlogs and the queues, and nowhere else.
+    let fast = ["--dut", "datapath", "-n", "400000", "--rate", "10Mpps", "--runs", "1", "--backlog", "64"];
+    let record = flows(&[&fast[..], &["--rps", "0x1", "--flow-limit", "0x1", "--sources", "10000"]].concat());
+    assert!(results(&record).runs[0].received < 400_000, "{:?}", record.ledgers);
 }
 
 #[test]
@@ -203,7 +227,9 @@ fn what_would_change_nothing_is_refused() {
         (&["--backend", "inject", "--gro", "off,on"][..], "gro = on with inject"),
         (&["--backend", "inject", "--busy-poll", "off,50"], "use --backend mmsg"),
         (&["--backend", "udp", "--sources", "10"], "a socket sends from an address of its host"),
-        (&["--dut", "datapath"], "sends flows into the kernel only"),
+        (&["--dut", "datapath", "--gro", "on"], "gro = on with dut = datapath"),
+        (&["--dut", "datapath", "--backend", "inject"], "does not get them"),
+        (&["--reader", "epoll", "--busy-poll", "50"], "--reader threads"),
         (&["--rps", "0xffffffffffffffff"], "is not in this machine"),
         (&["--rfs", "4096", "--sources", "8"], "one flow a port"),
     ] {

@@ -86,14 +86,15 @@ pub struct FlowReceiver {
     pub cpu: u32,
     /// Packets that it read.
     pub packets: u64,
-    /// Packets that the socket had no room for, or refused (`sk_drops`).
-    pub drops: u64,
-    /// CPU time of the thread, in ns.
-    pub cpu_ns: u64,
+    /// Packets that the socket had no room for, or refused (`sk_drops`); none where they are not counted for each.
+    pub drops: Option<u64>,
+    /// CPU time of the thread, in ns; its part in proportion to the packets where a thread reads several sockets. None where it
+    /// does something else beside.
+    pub cpu_ns: Option<u64>,
     /// Calls that brought at least one packet.
     pub calls: u64,
-    /// Receive buffer as the kernel counts it, in bytes.
-    pub buffer_bytes: u64,
+    /// Receive buffer as the kernel counts it, in bytes; none of a queue in user space.
+    pub buffer_bytes: Option<u64>,
     /// Fields of newer versions.
     #[serde(flatten)]
     pub extra: Extra,

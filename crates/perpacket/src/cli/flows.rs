@@ -64,12 +64,13 @@ pub(crate) struct LoadArgs {
 
 /// Who receives.
 #[derive(Debug, Args)]
-#[command(next_help_heading = "Who receives: a socket and a pinned thread for each port")]
+#[command(next_help_heading = "Who receives: a socket for each port, and pinned threads")]
 pub(crate) struct ReceiverArgs {
-    /// What receives: kernel, or datapath (the device in user space; not in this version)
+    /// What receives: kernel, or datapath (the device in user space, by an AF_XDP socket; --rps names the CPUs of its own
+    /// backlogs, --backlog their length)
     #[arg(long, value_name = "DUT", default_value = "kernel")]
     pub(crate) dut: String,
-    /// Sockets on each port, each with a thread (SO_REUSEPORT) [default: 1]
+    /// Sockets on each port (SO_REUSEPORT) [default: 1]
     #[arg(long, value_name = "N")]
     pub(crate) sockets_per_port: Option<String>,
     /// Packets that a thread takes in a call (recvmmsg) [default: 64]
@@ -80,10 +81,14 @@ pub(crate) struct ReceiverArgs {
     #[arg(long, value_name = "BYTES")]
     pub(crate) rcvbuf: Option<String>,
     /// What a thread does when there is nothing: sleep (whoever delivers a packet wakes it up, which with
-    /// inject is the sender), nap (it looks again 100 µs later, and nobody wakes it), or spin (it asks
-    /// again, and its CPU is never idle) [default: sleep]
+    /// inject is the sender), nap (it looks every 100 µs while there is little, and nobody wakes it), or
+    /// spin (it asks again, and its CPU is never idle) [default: sleep]
     #[arg(long, value_name = "HOW")]
     pub(crate) wait: Option<String>,
+    /// Which threads read: threads (one for each socket, waiting in the call), epoll (one for all sockets of
+    /// a CPU) or auto (epoll where there are more sockets than CPUs for them) [default: auto]
+    #[arg(long, value_name = "WHICH")]
+    pub(crate) reader: Option<String>,
     /// GRO on the receiving device and in the sockets (UDP_GRO); not with inject [default: off]
     #[arg(long, value_name = "ON|OFF")]
     pub(crate) gro: Option<String>,
@@ -152,6 +157,7 @@ impl FlowsArgs {
             (FlowFactor::Batch, &receivers.batch),
             (FlowFactor::Rcvbuf, &receivers.rcvbuf),
             (FlowFactor::Wait, &receivers.wait),
+            (FlowFactor::Reader, &receivers.reader),
             (FlowFactor::Gro, &receivers.gro),
             (FlowFactor::BusyPoll, &receivers.busy_poll),
             (FlowFactor::PreferBusyPoll, &receivers.prefer_busy_poll),

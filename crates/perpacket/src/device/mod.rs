@@ -24,7 +24,7 @@ pub(crate) use check::{check, check_memory, refuse_in_the_kernel};
 pub(crate) use design::{Alloc, Lock, RxMode, RxQueue, page_pool, receiver};
 pub(crate) use lane::{Lane, Sent};
 pub(crate) use rules::{AddressWord, FaultWord, MacWord, NeighbourWord, Prefix, RouteWord, RuleWord, ports};
-pub(crate) use run::{Account, Standing, Standings, run};
+pub(crate) use run::{Account, ReadQueue, Standing, Standings, forget, run};
 pub(crate) use tables::Tables;
 pub(crate) use wire::{Destinations, Wire};
 /// Frame sizes that the device in user space takes, in bytes with the FCS: to jumbo frames with a VLAN tag.

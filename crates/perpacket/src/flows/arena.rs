@@ -11,21 +11,21 @@ use lab::plan::Offload;
 use lab::{HostSettings, Lab, Plan, Port};
 use linux::netns::Netns;
 use linux::procfs::{self, CpuTimes};
-use measure::delay::Delays;
 use measure::ledger::Count;
-use measure::record::{CpuUse, FlowCount, FlowReceiver, FlowRun, FlowSender};
+use measure::record::FlowRun;
 use template::{Addresses, CheckedFrame, UdpFrame};
 use traffic::BackendKind;
 
-use super::account;
-use super::receivers::{Place, Receivers, Streams, Tally};
-use super::setting::{self, FlowSetting};
+use super::receivers::{Receivers, Streams};
+use super::setting::FlowSetting;
 use super::steering;
+use super::{account, rows};
 use crate::cell::FIRST_PORT;
 use crate::ledger::Grown;
 use crate::paths::topology::{IP_G0, IP_IN0, MAC_G0, MAC_IN0};
 use crate::paths::{GEN, INGRESS, INGRESS_PEER, SYS};
 use crate::rig::kernel::seen_by;
+use crate::scenario::Dut;
 use crate::stop::{Deadline, Stop};
 use crate::trial::sender::{Offered, Sender, Turn};
 use crate::trial::{Course, Load, Trial};
@@ -39,14 +39,16 @@ const MOST_BATCH: u32 = 16;
 /// Source port of all packets.
 pub(super) const SOURCE_PORT: u16 = 1024;
 /// How long is waited for packets that are on their way: since the last one came, and in all.
-const QUIET: Duration = Duration::from_secs(1);
-const DRAIN: Duration = Duration::from_secs(20);
+pub(super) const QUIET: Duration = Duration::from_secs(1);
+pub(super) const DRAIN: Duration = Duration::from_secs(20);
 /// Time between two looks meanwhile.
-const LOOK: Duration = Duration::from_millis(2);
+pub(super) const LOOK: Duration = Duration::from_millis(2);
 
 /// What an arena is made for.
 #[derive(Debug, Clone)]
 pub(crate) struct Blueprint {
+    /// Who receives.
+    pub(crate) dut: Dut,
     /// With its way in settled.
     pub(crate) setting: FlowSetting,
     /// Whether the receiving device is polled (NAPI), as packets of one of the settings need it.
@@ -118,6 +120,7 @@ impl Blueprint {
     /// Where packets come in, and how the device takes them.
     pub(crate) fn ingress(&self, kind: BackendKind) -> String {
         match kind {
+            _ if self.dut == Dut::Datapath => format!("veth {INGRESS_PEER} to {INGRESS}, af-xdp"),
             BackendKind::Inject => format!("netif_receive_skb_list of {INGRESS}"),
             _ if self.napi => format!("veth {INGRESS_PEER} to {INGRESS}, napi"),
             _ => format!("veth {INGRESS_PEER} to {INGRESS}, netif_rx"),
@@ -125,7 +128,7 @@ impl Blueprint {
     }
 
     /// What is sent.
-    fn frame(&self) -> UdpFrame {
+    pub(super) fn frame(&self) -> UdpFrame {
         let setting = &self.setting;
         let source = if setting.source_count() > 1 { FIRST_SOURCE } else { IP_G0 };
         UdpFrame {
@@ -181,7 +184,7 @@ impl Arena {
             ledger: account::ledger(self.blueprint.setting.frame, sent, received, &grown),
             gaps: offered.gaps.clone(),
         };
-        let run = self.record(&trial, &offered, &tallies, cpus.unwrap_or_default());
+        let run = rows::run(&self.blueprint, &trial, &offered, &tallies, cpus.unwrap_or_default());
         Ok(FlowTrial { run, trial })
     }
 
@@ -244,74 +247,6 @@ impl Arena {
             thread::sleep(LOOK);
         }
     }
-
-    fn record(
-        &self,
-        trial: &Trial,
-        offered: &Offered,
-        tallies: &[(Place, Tally)],
-        cpus: Vec<CpuUse>,
-    ) -> FlowRun {
-        let stamped = self.blueprint.stamp;
-        let flows = self.flow_counts(trial.sent, tallies);
-        let delays = tallies.iter().fold(Delays::new(), |mut all, (_, tally)| {
-            all.add(&tally.delays);
-            all
-        });
-        FlowRun {
-            asked_pps: trial.load.pps,
-            packets: trial.load.packets,
-            sent: trial.sent,
-            wall_ns: trial.wall_ns,
-            is_offered: trial.is_offered(),
-            received: trial.received,
-            reordered: stamped.then(|| flows.iter().filter_map(|flow| flow.reordered).sum()),
-            flows,
-            receivers: tallies.iter().map(|(place, tally)| receiver_row(place, tally)).collect(),
-            cpus,
-            sender: FlowSender {
-                cpu: self.blueprint.sender_cpu as u32,
-                cpu_ns: offered.cpu_ns,
-                grain: offered.grain,
-                gaps: trial.gaps.as_ref().map(|gaps| gaps.values().collect()),
-                ..FlowSender::default()
-            },
-            delays: stamped.then(|| delays.values().collect()),
-            unstamped: stamped.then(|| tallies.iter().map(|(_, tally)| tally.unstamped).sum()),
-            ..FlowRun::default()
-        }
-    }
-
-    /// What was received of each flow; of each port where packets have no stamps.
-    fn flow_counts(&self, sent: u64, tallies: &[(Place, Tally)]) -> Vec<FlowCount> {
-        let (stamped, streams) = (self.blueprint.stamp, Streams::of(&self.blueprint.setting));
-        let count = if stamped { streams.streams } else { streams.ports };
-        let share = |flow: u32| {
-            let count = u64::from(count);
-            sent / count + u64::from(u64::from(flow) < sent % count)
-        };
-        let mut flows: Vec<FlowCount> = (0..count)
-            .map(|flow| FlowCount {
-                flow,
-                port: setting::port(flow % streams.ports),
-                sent: share(flow),
-                reordered: stamped.then_some(0),
-                ..FlowCount::default()
-            })
-            .collect();
-        for (place, tally) in tallies {
-            if !stamped {
-                flows[place.port as usize].received += tally.packets;
-                continue;
-            }
-            for (local, counted) in tally.flows.iter().enumerate() {
-                let flow = &mut flows[streams.flow(place.port, local) as usize];
-                flow.received += counted.received;
-                flow.reordered = flow.reordered.map(|reordered| reordered + counted.reordered);
-            }
-        }
-        flows
-    }
 }
 
 impl Course for Arena {
@@ -332,22 +267,8 @@ fn home(kind: BackendKind) -> (&'static str, &'static str) {
     if kind == BackendKind::Inject { (SYS, INGRESS) } else { (GEN, INGRESS_PEER) }
 }
 
-fn receiver_row(place: &Place, tally: &Tally) -> FlowReceiver {
-    FlowReceiver {
-        port: setting::port(place.port),
-        socket: place.socket,
-        cpu: place.cpu as u32,
-        packets: tally.packets,
-        drops: tally.drops,
-        cpu_ns: tally.cpu_ns,
-        calls: tally.calls,
-        buffer_bytes: place.buffer_bytes as u64,
-        ..FlowReceiver::default()
-    }
-}
-
 /// None where the kernel does not show them.
-fn read_cpu_times() -> Option<Vec<CpuTimes>> {
+pub(super) fn read_cpu_times() -> Option<Vec<CpuTimes>> {
     Some(procfs::cpu_times(&procfs::read("/proc/stat").ok()?))
 }
 
@@ -363,6 +284,7 @@ mod tests {
 
     fn blueprint(setting: FlowSetting) -> Blueprint {
         Blueprint {
+            dut: Dut::Kernel,
             setting: FlowSetting { backend: Some(BackendKind::Inject), ..setting },
             napi: false,
             stamp: true,

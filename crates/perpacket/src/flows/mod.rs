@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! Ways       how packets get in: the same for both settings, unless that is what differs
-//!  └ Arena   a lab for one run: sender, device and host steered, receivers
+//!  └ Arena   a lab for one run: sender, device and host steered, receivers; or UserArena, with a device in user space
 //!     └ run  send, drain, count; account says where each packet ended
 //!  └ figures of the runs of each setting, and the difference of two
 //!  └ report/flows
@@ -12,8 +12,10 @@ mod account;
 mod arena;
 mod figures;
 mod receivers;
+mod rows;
 mod setting;
 mod steering;
+mod user;
 mod ways;
 
 use std::path::Path;
@@ -31,14 +33,16 @@ use crate::host::Abilities;
 use crate::progress::Progress;
 use crate::recorder::Recorder;
 use crate::report::{self, Outcome, OutputFile};
-use crate::scenario::Flows;
+use crate::scenario::{Dut, Flows};
 use crate::stop::Stop;
 use crate::trial::Load;
 use crate::{doctor, environment, session};
 
 pub(crate) use arena::{Arena, Blueprint, FlowTrial};
 pub(crate) use figures::{Figures, FlowsResult};
-pub(crate) use setting::{FlowFactor, FlowSetting, two_values};
+pub(crate) use setting::{FlowFactor, FlowSetting, Reader as FlowReader, two_values};
+use user::UserArena;
+pub(crate) use user::refusal as refusal_in_user_space;
 
 /// A run of the command, settled.
 struct Job<'a> {
@@ -111,6 +115,7 @@ impl<'a> Job<'a> {
             .map(|setting| Ok(Load { pps: setting.pps()?, packets: scenario.load.packets }))
             .collect::<Result<_>>()?;
         let blueprint = |setting| Blueprint {
+            dut: scenario.dut,
             setting,
             napi,
             stamp: scenario.load.stamp,
@@ -131,7 +136,8 @@ impl<'a> Job<'a> {
 
     /// Opens the journal where a setting of the host is changed.
     fn borrow_host(&mut self) -> Result<()> {
-        for blueprint in &self.blueprints {
+        let of_kernel = |blueprint: &&Blueprint| blueprint.dut == Dut::Kernel;
+        for blueprint in self.blueprints.iter().filter(of_kernel) {
             if !steering::of_host(&blueprint.setting)?.is_empty() && self.host.is_none() {
                 self.host = Some(HostSettings::open_default().context("borrow settings of the host")?);
             }
@@ -177,17 +183,22 @@ impl<'a> Job<'a> {
     ) -> Result<(FlowRun, Ledger)> {
         let name = self.scenario.name(variant);
         let what = || format!("run {} of {name}", repetition + 1);
-        let mut arena = Arena::build(&self.blueprints[variant], self.host.as_ref()).with_context(what)?;
-        let load = self.loads[variant];
+        let (blueprint, load) = (&self.blueprints[variant], self.loads[variant]);
         let (done, all) =
             (before.flows.runs.len(), self.blueprints.len() * self.scenario.measurement.runs as usize);
-        let FlowTrial { mut run, trial } = arena
-            .run(&load, &self.stop, |sent| {
-                let part = sent as f64 / load.packets as f64;
-                let share = (done as f64 + part) / all as f64;
-                progress.show(share, &format!("run {} of {all}, {name}: {sent} packets sent", done + 1));
-            })
-            .with_context(what)?;
+        let watch = |sent| {
+            let part = sent as f64 / load.packets as f64;
+            let share = (done as f64 + part) / all as f64;
+            progress.show(share, &format!("run {} of {all}, {name}: {sent} packets sent", done + 1));
+        };
+        let done = match blueprint.dut {
+            Dut::Kernel => Arena::build(blueprint, self.host.as_ref())
+                .and_then(|mut arena| arena.run(&load, &self.stop, watch)),
+            Dut::Datapath => {
+                UserArena::build(blueprint).and_then(|mut arena| arena.run(&load, &self.stop, watch))
+            }
+        };
+        let FlowTrial { mut run, trial } = done.with_context(what)?;
         run.variant = variant as u16;
         run.repetition = repetition;
         let mut book = trial.ledger;

@@ -1,5 +1,6 @@
-//! The receivers: a socket and a pinned thread each.
+//! The receivers: sockets, and the pinned threads that read one or several of them.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -9,14 +10,15 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use lab::Lab;
-use linux::udp::{ReceiverSpec, UdpReceiver};
+use linux::epoll::Epoll;
+use linux::udp::{Batch, ReceiverSpec, UdpReceiver};
 use linux::{SyscallError, clock, cpu, limits};
 use measure::delay::Delays;
 use measure::window::{Arrival, Window};
 use template::stamp;
 
 use super::arena::{Blueprint, SOURCE_PORT};
-use super::setting::{self, FlowSetting, Wait};
+use super::setting::{self, FlowSetting, Reader, Wait};
 use crate::paths::SYS;
 use crate::paths::topology::{IP_G0, IP_IN0};
 use crate::stop::Deadline;
@@ -41,13 +43,14 @@ pub(crate) struct Receivers {
     stop: Arc<AtomicBool>,
 }
 
-/// What is known of a receiver from outside.
+/// What is known of a thread from outside.
 struct Handle {
-    place: Place,
+    /// Its sockets.
+    places: Vec<Place>,
     received: Arc<Count>,
     found_empty: Arc<Count>,
     asked: Arc<AtomicBool>,
-    answers: Receiver<Result<Tally, SyscallError>>,
+    answers: Receiver<Result<Vec<Tally>, SyscallError>>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -64,8 +67,8 @@ pub(crate) struct Place {
     /// Number among the sockets of this port.
     pub(crate) socket: u32,
     pub(crate) cpu: usize,
-    /// Receive buffer as the kernel counts it.
-    pub(crate) buffer_bytes: usize,
+    /// Receive buffer as the kernel counts it; none of a queue of the device in user space.
+    pub(crate) buffer_bytes: Option<usize>,
 }
 
 /// What a receiver counted since it was last asked.
@@ -77,10 +80,10 @@ pub(crate) struct Tally {
     pub(crate) calls: u64,
     /// Datagrams without a stamp.
     pub(crate) unstamped: u64,
-    /// What the socket had no room for or refused.
-    pub(crate) drops: u64,
-    /// CPU time of the thread.
-    pub(crate) cpu_ns: u64,
+    /// What the socket had no room for or refused; none where that is not counted for each.
+    pub(crate) drops: Option<u64>,
+    /// CPU time of the thread; its part in proportion to the packets where the thread has several sockets.
+    pub(crate) cpu_ns: Option<u64>,
     /// The flows of this port in the order of their numbers, where packets have stamps.
     pub(crate) flows: Vec<FlowTally>,
     /// One-way delays, where packets have stamps.
@@ -136,8 +139,8 @@ impl Streams {
 }
 
 impl Receivers {
-    /// Binds a socket for each port but the closed ones, in the system under test, and starts their threads on the receivers' CPUs
-    /// in turn.
+    /// Binds a socket for each port but the closed ones, in the system under test, and starts the threads that read them, on the
+    /// receivers' CPUs in turn: one for each socket, or one for all of a CPU.
     ///
     /// # Errors
     /// Where a socket cannot be bound or a thread not be started or pinned.
@@ -145,54 +148,85 @@ impl Receivers {
         let (setting, cpus) = (&blueprint.setting, &blueprint.receiver_cpus);
         let ports = setting.port_count() - blueprint.closed_ports;
         limits::raise_open_files(u64::from(ports * setting.sockets_per_port) + OTHER_FILES);
-        let streams = Streams::of(setting);
-        let mut receivers = Self { threads: Vec::new(), stop: Arc::new(AtomicBool::new(false)) };
+        let mut sockets = Vec::new();
         for port in 0..ports {
             for socket in 0..setting.sockets_per_port {
-                let cpu = cpus[receivers.threads.len() % cpus.len()];
+                let cpu = cpus[sockets.len() % cpus.len()];
                 let receiver = lab
                     .netns(SYS)
                     .run(|| open(blueprint, port))?
                     .with_context(|| format!("open the socket of port {}", setting::port(port)))?;
-                let place = Place { port, socket, cpu, buffer_bytes: receiver.receive_buffer_bytes() };
-                receivers.add(receiver, place, streams, setting.wait)?;
+                let place = Place { port, socket, cpu, buffer_bytes: Some(receiver.receive_buffer_bytes()) };
+                sockets.push((place, receiver));
+            }
+        }
+        let mut receivers = Self { threads: Vec::new(), stop: Arc::new(AtomicBool::new(false)) };
+        match setting.reader.of(setting, cpus.len()) {
+            Reader::Epoll => {
+                let mut of_cpus: BTreeMap<usize, Vec<(Place, UdpReceiver)>> = BTreeMap::new();
+                for (place, receiver) in sockets {
+                    of_cpus.entry(place.cpu).or_default().push((place, receiver));
+                }
+                for of_cpu in of_cpus.into_values() {
+                    let mut epoll = Epoll::new()?;
+                    for (number, (_, receiver)) in of_cpu.iter().enumerate() {
+                        epoll.add(receiver, number as u32)?;
+                    }
+                    receivers.add(of_cpu, Some(epoll), setting)?;
+                }
+            }
+            Reader::Threads | Reader::Auto => {
+                for socket in sockets {
+                    receivers.add(vec![socket], None, setting)?;
+                }
             }
         }
         Ok(receivers)
     }
 
-    fn add(&mut self, receiver: UdpReceiver, place: Place, streams: Streams, wait: Wait) -> Result<()> {
+    /// Starts the thread of these sockets, which are of one CPU; one that has several waits for them by `epoll`.
+    fn add(
+        &mut self,
+        sockets: Vec<(Place, UdpReceiver)>,
+        epoll: Option<Epoll>,
+        setting: &FlowSetting,
+    ) -> Result<()> {
+        let streams = Streams::of(setting);
         let (received, found_empty) = (Arc::new(Count::default()), Arc::new(Count::default()));
         let asked = Arc::new(AtomicBool::new(false));
         let (answer, answers) = sync_channel(1);
         let (ready, is_ready) = sync_channel(1);
+        let (places, sockets): (Vec<Place>, Vec<Socket>) = sockets
+            .into_iter()
+            .map(|(place, receiver)| (place, Socket { receiver, tally: Tally::new(streams), drops: 0 }))
+            .unzip();
         let work = Work {
-            receiver,
-            wait,
+            sockets,
+            epoll,
+            batch: setting.batch as usize,
+            wait: setting.wait,
             streams,
-            tally: Tally::new(streams),
             received: Arc::clone(&received),
             found_empty: Arc::clone(&found_empty),
             asked: Arc::clone(&asked),
             stop: Arc::clone(&self.stop),
             answer,
             cpu_ns: 0,
-            drops: 0,
         };
-        let cpu = place.cpu;
+        let first = places.first().copied().context("a receiver without a socket")?;
         let thread = thread::Builder::new()
-            .name(format!("receive-{}", setting::port(place.port)))
+            .name(format!("receive-{}", setting::port(first.port)))
             .spawn(move || {
-                if ready.send(cpu::pin(cpu)).is_ok() {
+                if ready.send(cpu::pin(first.cpu)).is_ok() {
                     work.run();
                 }
             })
-            .with_context(|| format!("start the thread of port {}", setting::port(place.port)))?;
-        self.threads.push(Handle { place, received, found_empty, asked, answers, thread: Some(thread) });
+            .with_context(|| format!("start the thread of port {}", setting::port(first.port)))?;
+        self.threads.push(Handle { places, received, found_empty, asked, answers, thread: Some(thread) });
         is_ready
             .recv()
             .context("a receiver's thread ended at its start")?
-            .with_context(|| format!("keep a receiver on CPU {cpu}"))
+            .with_context(|| format!("keep a receiver on CPU {}", first.cpu))
     }
 
     /// Datagrams read so far by all, since the start.
@@ -214,13 +248,18 @@ impl Receivers {
         }
     }
 
-    /// What each counted since it was last asked.
+    /// What each socket's reader counted since it was last asked, ports in order.
     ///
     /// # Errors
     /// Where a receiver failed, or gives no answer.
     pub(crate) fn collect(&self) -> Result<Vec<(Place, Tally)>> {
         self.threads.iter().for_each(|handle| handle.asked.store(true, Ordering::Release));
-        self.threads.iter().map(|handle| Ok((handle.place, handle.answer()?))).collect()
+        let mut all = Vec::new();
+        for handle in &self.threads {
+            all.extend(handle.places.iter().copied().zip(handle.answer()?));
+        }
+        all.sort_by_key(|(place, _)| (place.port, place.socket));
+        Ok(all)
     }
 }
 
@@ -235,12 +274,13 @@ impl Drop for Receivers {
 }
 
 impl Handle {
-    fn answer(&self) -> Result<Tally> {
-        let port = setting::port(self.place.port);
+    fn answer(&self) -> Result<Vec<Tally>> {
+        let Some(first) = self.places.first() else { return Ok(Vec::new()) };
+        let port = setting::port(first.port);
         match self.answers.recv_timeout(ANSWER) {
-            Ok(tally) => tally.with_context(|| format!("receive on port {port}")),
+            Ok(tallies) => tallies.with_context(|| format!("receive on port {port}")),
             Err(RecvTimeoutError::Timeout) => {
-                bail!("the receiver of port {port} on CPU {} gives no answer in {ANSWER:?}", self.place.cpu)
+                bail!("the receiver of port {port} on CPU {} gives no answer in {ANSWER:?}", first.cpu)
             }
             Err(RecvTimeoutError::Disconnected) => bail!("the receiver of port {port} ended before its time"),
         }
@@ -271,17 +311,27 @@ fn spec(setting: &FlowSetting, port: u32) -> ReceiverSpec {
 
 /// All that a receiver's thread has.
 struct Work {
-    receiver: UdpReceiver,
+    sockets: Vec<Socket>,
+    /// Waits for all of them; none where there is one, which is waited for in the receiving call.
+    epoll: Option<Epoll>,
+    /// Messages of a call.
+    batch: usize,
     wait: Wait,
     streams: Streams,
-    tally: Tally,
     received: Arc<Count>,
     found_empty: Arc<Count>,
     asked: Arc<AtomicBool>,
     stop: Arc<AtomicBool>,
-    answer: SyncSender<Result<Tally, SyscallError>>,
-    /// CPU time and drops until the last answer.
+    answer: SyncSender<Result<Vec<Tally>, SyscallError>>,
+    /// CPU time until the last answer.
     cpu_ns: u64,
+}
+
+/// A socket, and what was read from it.
+struct Socket {
+    receiver: UdpReceiver,
+    tally: Tally,
+    /// Drops until the last answer.
     drops: u64,
 }
 
@@ -304,57 +354,132 @@ impl Work {
         }
     }
 
-    /// Takes a batch, or sleeps for a while.
+    /// Takes what is there, or sleeps for a while.
     fn step(&mut self) -> Result<(), SyscallError> {
-        let batch = match self.wait {
-            Wait::Sleep => self.receiver.recv_wait(NAP)?,
-            Wait::Nap | Wait::Spin => self.receiver.recv_batch()?,
+        let pass = match (self.wait, &mut self.epoll) {
+            (Wait::Sleep, None) => self.take_each(|receiver| receiver.recv_wait(NAP))?,
+            (Wait::Sleep, Some(_)) => self.wait_and_take()?,
+            (Wait::Nap | Wait::Spin, _) => self.take_each(UdpReceiver::recv_batch)?,
         };
-        if batch.datagrams == 0 {
+        if pass.datagrams == 0 {
             self.found_empty.0.fetch_add(1, Ordering::Release);
-            match self.wait {
-                Wait::Sleep => {}
-                Wait::Nap => thread::sleep(SHORT_NAP),
-                Wait::Spin => thread::yield_now(),
-            }
-            return Ok(());
+        }
+        match self.wait {
+            Wait::Nap if !pass.is_full => thread::sleep(SHORT_NAP),
+            Wait::Spin if pass.datagrams == 0 => thread::yield_now(),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// A batch of each socket.
+    fn take_each(
+        &mut self,
+        receive: impl Fn(&mut UdpReceiver) -> Result<Batch, SyscallError>,
+    ) -> Result<Pass, SyscallError> {
+        let mut pass = Pass::default();
+        for socket in &mut self.sockets {
+            let batch = receive(&mut socket.receiver)?;
+            pass.add(batch, self.batch);
+            socket.note(batch, self.streams);
+        }
+        self.received.0.fetch_add(pass.datagrams, Ordering::Release);
+        Ok(pass)
+    }
+
+    /// Waits until a socket has something, and takes a batch of each that has. One that has more then is told of again, behind the
+    /// others: no flow keeps the thread from the rest.
+    fn wait_and_take(&mut self) -> Result<Pass, SyscallError> {
+        let mut pass = Pass::default();
+        let Some(epoll) = &mut self.epoll else { return Ok(pass) };
+        for number in epoll.wait(NAP)? {
+            let Some(socket) = self.sockets.get_mut(number as usize) else { continue };
+            let batch = socket.receiver.recv_batch()?;
+            pass.add(batch, self.batch);
+            socket.note(batch, self.streams);
+        }
+        self.received.0.fetch_add(pass.datagrams, Ordering::Release);
+        Ok(pass)
+    }
+
+    /// What was counted since the last time, of each socket.
+    fn take(&mut self) -> Result<Vec<Tally>, SyscallError> {
+        let now_ns = clock::thread_cpu_ns();
+        let spent_ns = now_ns - std::mem::replace(&mut self.cpu_ns, now_ns);
+        let streams = self.streams;
+        let tallies = self.sockets.iter_mut().map(|socket| socket.take(streams));
+        let mut tallies = tallies.collect::<Result<Vec<_>, _>>()?;
+        share_out(spent_ns, &mut tallies);
+        Ok(tallies)
+    }
+}
+
+/// What one look at the sockets brought.
+#[derive(Debug, Clone, Copy, Default)]
+struct Pass {
+    datagrams: u64,
+    /// Whether a call was full, so that there may be more.
+    is_full: bool,
+}
+
+impl Pass {
+    fn add(&mut self, batch: Batch, most: usize) {
+        self.datagrams += batch.datagrams as u64;
+        self.is_full |= batch.slots >= most;
+    }
+}
+
+impl Socket {
+    fn note(&mut self, batch: Batch, streams: Streams) {
+        if batch.datagrams == 0 {
+            return;
         }
         let now = clock::monotonic_ns();
         for slot in 0..batch.slots {
             for payload in self.receiver.segments(slot) {
-                self.tally.note(payload, now, self.streams);
+                self.tally.note(payload, now, streams);
             }
         }
         self.tally.packets += batch.datagrams as u64;
         self.tally.calls += 1;
-        self.received.0.fetch_add(batch.datagrams as u64, Ordering::Release);
-        Ok(())
     }
 
-    /// What was counted since the last time.
-    fn take(&mut self) -> Result<Tally, SyscallError> {
-        let (cpu_ns, drops) = (clock::thread_cpu_ns(), self.receiver.drops()?);
-        let tally = std::mem::replace(&mut self.tally, Tally::new(self.streams));
-        let cpu_spent = cpu_ns - std::mem::replace(&mut self.cpu_ns, cpu_ns);
-        let dropped = drops - std::mem::replace(&mut self.drops, drops);
-        Ok(Tally { cpu_ns: cpu_spent, drops: dropped, ..tally })
+    fn take(&mut self, streams: Streams) -> Result<Tally, SyscallError> {
+        let drops = self.receiver.drops()?;
+        let tally = std::mem::replace(&mut self.tally, Tally::new(streams));
+        Ok(Tally { drops: Some(drops - std::mem::replace(&mut self.drops, drops)), ..tally })
+    }
+}
+
+/// Divides a thread's time among its sockets: in proportion to their packets, or evenly where there were none. The sum is kept.
+fn share_out(spent_ns: u64, tallies: &mut [Tally]) {
+    let all: u64 = tallies.iter().map(|tally| tally.packets).sum();
+    let (mut left_ns, mut left) = (spent_ns, if all == 0 { tallies.len() as u64 } else { all });
+    for tally in tallies {
+        let weight = if all == 0 { 1 } else { tally.packets };
+        if weight > 0 {
+            let own_ns = (u128::from(left_ns) * u128::from(weight) / u128::from(left)) as u64;
+            tally.cpu_ns = Some(own_ns);
+            left_ns -= own_ns;
+            left -= weight;
+        }
     }
 }
 
 impl Tally {
-    fn new(streams: Streams) -> Self {
+    pub(super) fn new(streams: Streams) -> Self {
         Self {
             packets: 0,
             calls: 0,
             unstamped: 0,
-            drops: 0,
-            cpu_ns: 0,
+            drops: None,
+            cpu_ns: None,
             flows: vec![FlowTally::default(); streams.per_port()],
             delays: Delays::new(),
         }
     }
 
-    fn note(&mut self, payload: &[u8], now_ns: u64, streams: Streams) {
+    pub(super) fn note(&mut self, payload: &[u8], now_ns: u64, streams: Streams) {
         let Some(stamp) = stamp::read(payload) else {
             self.unstamped += 1;
             return;
@@ -377,6 +502,22 @@ mod tests {
     fn note(tally: &mut Tally, frame: u64, sent_ns: u64, now_ns: u64, streams: Streams) {
         let bytes = stamp::Stamp { stream: 0, sequence: frame, sent_ns }.to_bytes();
         tally.note(&bytes, now_ns, streams);
+    }
+
+    #[test]
+    fn the_time_of_a_thread_is_divided_among_its_sockets() {
+        let streams = Streams { turn: Turn::Flows, ports: 1, streams: 1 };
+        let of = |spent, packets: &[u64]| {
+            let one = |&packets| Tally { packets, ..Tally::new(streams) };
+            let mut tallies: Vec<Tally> = packets.iter().map(one).collect();
+            share_out(spent, &mut tallies);
+            tallies.iter().map(|tally| tally.cpu_ns.unwrap_or(0)).collect::<Vec<_>>()
+        };
+        assert_eq!(of(1_000, &[3, 0, 1]), [750, 0, 250]);
+        assert_eq!(of(10, &[1, 1, 1]).iter().sum::<u64>(), 10);
+        assert_eq!(of(10, &[0, 0]), [5, 5]);
+        assert_eq!(of(u64::MAX, &[u64::MAX / 2, 5])[0], u64::MAX - of(u64::MAX, &[u64::MAX / 2, 5])[1]);
+        assert!(of(7, &[]).is_empty());
     }
 
     #[test]

@@ -49,6 +49,8 @@ pub(crate) struct FlowSetting {
     pub(crate) sockets_per_port: u32,
     /// Packets that a receiver takes in a call.
     pub(crate) batch: u32,
+    /// Which threads read the sockets.
+    pub(crate) reader: Reader,
     /// Receive buffer to ask for, in bytes (SO_RCVBUF, which the kernel doubles).
     pub(crate) rcvbuf: u64,
     /// What a receiver does when there is nothing.
@@ -74,6 +76,54 @@ pub(crate) struct FlowSetting {
     pub(crate) threaded: bool,
 }
 
+/// Which threads read the sockets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Reader {
+    /// One for all sockets of a CPU where there are more sockets than CPUs, unless receivers poll their device.
+    #[default]
+    Auto,
+    /// One for each socket, which waits in the receiving call.
+    Threads,
+    /// One for all sockets of a CPU, which waits for them by epoll(7) and takes a batch of each that has something.
+    Epoll,
+}
+
+impl Reader {
+    /// [`Reader::Threads`] or [`Reader::Epoll`], with so many CPUs for receivers.
+    pub(crate) fn of(self, setting: &FlowSetting, cpus: usize) -> Self {
+        let sockets = setting.port_count().saturating_mul(setting.sockets_per_port) as usize;
+        match self {
+            Self::Auto if sockets > cpus && setting.busy_poll == 0 => Self::Epoll,
+            Self::Auto => Self::Threads,
+            own => own,
+        }
+    }
+}
+
+impl fmt::Display for Reader {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Auto => "auto",
+            Self::Threads => "threads",
+            Self::Epoll => "epoll",
+        })
+    }
+}
+
+impl FromStr for Reader {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "auto" => Ok(Self::Auto),
+            "threads" => Ok(Self::Threads),
+            "epoll" => Ok(Self::Epoll),
+            other => Err(format!("reader = {other}: use threads, epoll or auto")),
+        }
+    }
+}
+
 /// What a receiver does when there is nothing to read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -81,7 +131,7 @@ pub(crate) enum Wait {
     /// Sleeps in the receiving call: whoever delivers a packet wakes it up.
     #[default]
     Sleep,
-    /// Looks again some 100 µs later: it is never woken up, and takes what has come meanwhile.
+    /// Sleeps some 100 µs after every call that was not full: it is never woken up, and takes what has come meanwhile.
     Nap,
     /// Asks again, and lets other threads run in between: it is never woken up, and its CPU never idle.
     Spin,
@@ -122,6 +172,7 @@ impl Default for FlowSetting {
             sockets_per_port: 1,
             batch: 64,
             wait: Wait::default(),
+            reader: Reader::default(),
             rcvbuf: RECEIVE_BUFFER_BYTES,
             gro: false,
             busy_poll: 0,
@@ -246,6 +297,12 @@ impl FlowSetting {
              go to one port: --ports 8",
             self.sockets_per_port
         );
+        ensure!(
+            self.reader != Reader::Epoll || self.busy_poll == 0,
+            "reader = epoll with busy_poll = {}: a socket's own polling (SO_BUSY_POLL) is done in its receiving call, and a thread \
+             that waits by epoll does not wait there; use --reader threads",
+            self.busy_poll
+        );
         ensure!((1..=1_024).contains(&self.batch), "batch = {}: 1 to 1,024 packets a call", self.batch);
         ensure!(
             (1..=1 << 30).contains(&self.rcvbuf),
@@ -292,6 +349,7 @@ impl FlowSetting {
             FlowFactor::Batch => own.batch = number(factor, value)?,
             FlowFactor::Rcvbuf => own.rcvbuf = bytes(value)?,
             FlowFactor::Wait => own.wait = value.parse().map_err(anyhow::Error::msg)?,
+            FlowFactor::Reader => own.reader = value.parse().map_err(anyhow::Error::msg)?,
             FlowFactor::Gro => own.gro = parse_switch(factor.name(), value)?,
             FlowFactor::BusyPoll => own.busy_poll = number_or_off(factor, value)?,
             FlowFactor::PreferBusyPoll => own.prefer_busy_poll = parse_switch(factor.name(), value)?,
@@ -322,6 +380,7 @@ impl FlowSetting {
             FlowFactor::Batch => self.batch.to_string(),
             FlowFactor::Rcvbuf => self.rcvbuf.to_string(),
             FlowFactor::Wait => self.wait.to_string(),
+            FlowFactor::Reader => self.reader.to_string(),
             FlowFactor::Gro => switch(self.gro),
             FlowFactor::BusyPoll => or_off(self.busy_poll),
             FlowFactor::PreferBusyPoll => switch(self.prefer_busy_poll),
@@ -370,6 +429,7 @@ pub(crate) enum FlowFactor {
     Batch,
     Rcvbuf,
     Wait,
+    Reader,
     Gro,
     BusyPoll,
     PreferBusyPoll,
@@ -383,7 +443,7 @@ pub(crate) enum FlowFactor {
 
 impl FlowFactor {
     /// Every factor, with the name of its option.
-    pub(crate) const ALL: [(&'static str, Self); 19] = [
+    pub(crate) const ALL: [(&'static str, Self); 20] = [
         ("backend", Self::Backend),
         ("rate", Self::Rate),
         ("frame", Self::Frame),
@@ -394,6 +454,7 @@ impl FlowFactor {
         ("batch", Self::Batch),
         ("rcvbuf", Self::Rcvbuf),
         ("wait", Self::Wait),
+        ("reader", Self::Reader),
         ("gro", Self::Gro),
         ("busy-poll", Self::BusyPoll),
         ("prefer-busy-poll", Self::PreferBusyPoll),
@@ -505,6 +566,20 @@ mod tests {
     }
 
     #[test]
+    fn one_thread_reads_more_sockets_than_there_are_cpus() {
+        let of = |pairs: &[(&str, &str)], cpus| {
+            let own = setting(pairs).unwrap();
+            own.reader.of(&own, cpus)
+        };
+        assert_eq!(of(&[], 1), Reader::Epoll);
+        assert_eq!(of(&[], 8), Reader::Threads);
+        assert_eq!(of(&[("sockets-per-port", "2")], 8), Reader::Epoll);
+        assert_eq!(of(&[("reader", "threads")], 1), Reader::Threads);
+        assert_eq!(of(&[("busy-poll", "50")], 1), Reader::Threads, "polling is done in the receiving call");
+        assert!(setting(&[("busy-poll", "50"), ("reader", "epoll")]).is_err());
+    }
+
+    #[test]
     fn numbers_that_mean_nothing_are_refused() {
         for (key, value) in [
             ("flows", "0"),
@@ -525,6 +600,7 @@ mod tests {
             ("rcvbuf", "0"),
             ("backlog", "0"),
             ("busy-poll", "1s"),
+            ("reader", "fibres"),
         ] {
             assert!(setting(&[(key, value)]).is_err(), "{key}={value}");
         }

@@ -6,11 +6,13 @@ use traffic::BackendKind;
 
 use super::setting::{FlowFactor, FlowSetting};
 use crate::host::Abilities;
-use crate::scenario::Flows;
+use crate::scenario::{Dut, Flows};
 
 /// The ways, the best one first where none is asked for. AF_XDP and redirects are taken only where they are asked for: the
 /// first needs a driver's help to be fast, and the second polling at the receiving end.
 const BEST: [BackendKind; 3] = [BackendKind::Inject, BackendKind::Mmsg, BackendKind::TxRing];
+/// Those into a device in user space, whose socket polls.
+const BEST_IN_USER_SPACE: [BackendKind; 3] = [BackendKind::XdpLive, BackendKind::Mmsg, BackendKind::TxRing];
 
 /// The settings of a scenario with their way in.
 ///
@@ -32,7 +34,7 @@ fn settle_by(
         if let Some(lacking) = lacking(kind) {
             bail!("{kind} is not available here: {lacking}");
         }
-        if let Some(refusal) = obstacle(setting, kind) {
+        if let Some(refusal) = obstacle(setting, kind, scenario.dut) {
             bail!("{refusal}; use --backend mmsg (or tx-ring, af-xdp)");
         }
     }
@@ -41,16 +43,17 @@ fn settle_by(
     }
     ensure!(varies != Some(FlowFactor::Backend), "backend: name the way of both settings");
     let against = |kind: BackendKind| {
-        lacking(kind).or_else(|| settings.iter().find_map(|setting| obstacle(setting, kind)))
+        lacking(kind).or_else(|| settings.iter().find_map(|setting| obstacle(setting, kind, scenario.dut)))
     };
-    let Some(kind) = BEST.into_iter().find(|&kind| against(kind).is_none()) else {
+    let best = if scenario.dut == Dut::Datapath { BEST_IN_USER_SPACE } else { BEST };
+    let Some(kind) = best.into_iter().find(|&kind| against(kind).is_none()) else {
         let reasons: Vec<String> =
-            BEST.iter().filter_map(|&kind| Some(format!("{kind}: {}", against(kind)?))).collect();
+            best.iter().filter_map(|&kind| Some(format!("{kind}: {}", against(kind)?))).collect();
         bail!("no way in is available here ({})", reasons.join("; "));
     };
-    let fallback = against(BEST[0]).filter(|_| kind != BEST[0]).map(|why| Warning {
+    let fallback = against(best[0]).filter(|_| kind != best[0]).map(|why| Warning {
         what: format!("packets go in by {kind}, whose cost is in every figure"),
-        fact: format!("{}: {why}", BEST[0]),
+        fact: format!("{}: {why}", best[0]),
         next_step: "compare with runs by the same way only".into(),
         ..Warning::default()
     });
@@ -59,8 +62,13 @@ fn settle_by(
 }
 
 /// Why packets of this setting cannot go in this way.
-fn obstacle(setting: &FlowSetting, kind: BackendKind) -> Option<String> {
+fn obstacle(setting: &FlowSetting, kind: BackendKind, dut: Dut) -> Option<String> {
     match kind {
+        BackendKind::Inject if dut == Dut::Datapath => Some(
+            "inject with dut = datapath: injected packets enter behind the device's driver, where the device in user space does not \
+             get them"
+                .into(),
+        ),
         BackendKind::Inject => setting.bypassed_by_inject(),
         BackendKind::Udp if setting.source_count() > 1 => Some(format!(
             "udp with {} source addresses: a socket sends from an address of its host, and the lab has one",
@@ -78,7 +86,7 @@ fn obstacle(setting: &FlowSetting, kind: BackendKind) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::scenario::{Dut, FLOWS_JOB, FlowCompare, FlowLoad, FlowMeasurement, HostUse, SCHEMA};
+    use crate::scenario::{FLOWS_JOB, FlowCompare, FlowLoad, FlowMeasurement, HostUse, SCHEMA};
 
     fn scenario(vary: Option<(FlowFactor, &str, &str)>, setting: FlowSetting) -> Flows {
         Flows {

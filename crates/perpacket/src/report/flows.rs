@@ -255,10 +255,10 @@ fn receivers_table(result: &FlowsResult) -> String {
                 own.socket.to_string(),
                 own.cpu.to_string(),
                 thousands(own.packets),
-                thousands(own.drops),
+                own.drops.map_or(dash(), thousands),
                 per(own.packets, own.calls),
-                per(own.cpu_ns, own.packets),
-                thousands(own.buffer_bytes),
+                own.cpu_ns.map_or(dash(), |ns| per(ns, own.packets)),
+                own.buffer_bytes.map_or(dash(), thousands),
             ]);
         }
     }
@@ -303,7 +303,7 @@ fn remarks(result: &FlowsResult, figures: &[Figures]) -> String {
     }
     let short = result.flows.runs.iter().flat_map(|run| {
         let asked = 2 * result.blueprints[usize::from(run.variant)].setting.rcvbuf;
-        run.receivers.iter().map(|own| own.buffer_bytes).filter(move |&got| got < asked)
+        run.receivers.iter().filter_map(|own| own.buffer_bytes).filter(move |&got| got < asked)
     });
     if let Some(least) = short.min() {
         text += &format!(

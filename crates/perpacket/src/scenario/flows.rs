@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use traffic::BackendKind;
 
 use super::{HostUse, MAX_SEED, SCHEMA, keys_of, read};
-use crate::flows::{FlowFactor, FlowSetting};
+use crate::flows::{FlowFactor, FlowSetting, refusal_in_user_space};
 
 /// What the job is called in a scenario.
 pub(crate) const FLOWS_JOB: &str = "flows";
@@ -149,12 +149,6 @@ impl Flows {
     pub(crate) fn checked(self) -> Result<Self> {
         let (load, measurement) = (&self.load, &self.measurement);
         ensure!(self.job == FLOWS_JOB, "the job `{}` is not `{FLOWS_JOB}`", self.job);
-        if self.dut == Dut::Datapath {
-            bail!(
-                "dut = datapath: this version sends flows into the kernel only; `perpacket datapath udp` and `perpacket datapath \
-                 steer` deliver and steer in user space"
-            );
-        }
         ensure!(
             (1..=MAX_PACKETS).contains(&load.packets),
             "packets = {}: 1 to {MAX_PACKETS} a run",
@@ -169,6 +163,9 @@ impl Flows {
         let settings = self.settings()?;
         for setting in &settings {
             setting.check()?;
+            if let Some(refusal) = refusal_in_user_space(setting).filter(|_| self.dut == Dut::Datapath) {
+                bail!("{refusal}");
+            }
             let seconds = load.packets as f64 / setting.pps()?;
             ensure!(
                 seconds <= MAX_RUN_S,
@@ -254,7 +251,11 @@ mod tests {
             ("runs = 2", "runs = 0", "runs = 0"),
             ("b = \"0x1\"", "b = \"off\"", "both settings are the same"),
             ("b = \"0x1\"", "b = \"0xz\"", "rps = 0xz"),
-            ("job = \"flows\"", "job = \"flows\"\ndut = \"datapath\"", "the kernel only"),
+            (
+                "job = \"flows\"",
+                "job = \"flows\"\ndut = \"datapath\"\n[setting]\nrfs = 4096",
+                "with dut = datapath",
+            ),
             ("stamp = true", "stamp = true\nclosed_ports = 9", "closed_ports = 9 of 8 ports"),
             ("stamp = true", "stmap = true", "`stamp` is near"),
             ("packets = 1000", "packets = 1000000000\n[setting]\nrate = \"1kpps\"\n[load.x]", "load.x"),

@@ -35,7 +35,7 @@ use crate::{environment, session};
 
 pub(crate) use account::Account;
 use plan::Plan;
-pub(crate) use standing::{Standing, Standings};
+pub(crate) use standing::{ReadQueue, Standing, Standings, forget};
 
 /// Runs the device under test, and reports.
 pub(crate) fn run(scenario: &Datapath, output: &OutputArgs) -> Result<Outcome> {

@@ -25,7 +25,7 @@ use super::stages;
 use super::threads::{Consumer, Lane, Role};
 use crate::device::tables::MadeUp;
 use crate::device::{Destinations, DeviceWord, RxMode, RxQueue, page_pool, ports, receiver};
-use crate::scenario::{Datapath, StageName};
+use crate::scenario::{Datapath, StageName, Steering};
 
 /// A run about to begin.
 pub(super) struct Plan {
@@ -72,6 +72,32 @@ impl Plan {
         }
         let together = scenario.run.count.filter(|_| !builder.splits_count());
         Ok(Self { lanes, consumers, together, leftovers: builder.leftovers, warnings: builder.warnings })
+    }
+}
+
+impl Plan {
+    /// A device that delivers to receivers' queues, behind backlogs: flows are dealt out to these CPUs, whose threads deliver.
+    ///
+    /// # Errors
+    /// As [`Plan::build`].
+    pub(super) fn build_steered(scenario: &Datapath, steer: &Steering) -> Result<Self> {
+        let mut builder = Builder::new(scenario)?;
+        let receivers = builder.cpus.clone();
+        let workers = builder.receivers()?;
+        let (behind, outlets) = backlogs(steer);
+        let (behind, consumers, _) = builder.delivered(behind)?;
+        let mut lanes = builder.backlog_lanes(behind, &outlets, steer);
+        let workers = dealt_out(workers, &outlets, steer)?;
+        for (thread, (worker, cpu)) in workers.into_iter().zip(receivers).enumerate() {
+            lanes.push(builder.lane(worker, thread, cpu, outlets.clone()));
+        }
+        Ok(Self {
+            lanes,
+            consumers,
+            together: None,
+            leftovers: builder.leftovers,
+            warnings: builder.warnings,
+        })
     }
 }
 
@@ -206,17 +232,17 @@ impl<'a> Builder<'a> {
     /// Workers that deal flows out to the backlogs of CPUs, and the threads that work on these.
     fn steered(&mut self, workers: Vec<Worker>) -> Result<(Vec<Worker>, Vec<Lane>, Vec<Outlet>)> {
         let steer = self.scenario.steer.as_ref().context("no CPUs are named")?;
-        let cpus = steer.cpus.len();
-        let (mut outlets, mut behind) = (Vec::new(), Vec::new());
-        for _ in 0..cpus {
-            let (outlet, inlet) = bounded(steer.backlog, Reason::BacklogFull);
-            outlets.push(outlet);
-            behind.push(Worker::new(Box::new(inlet)));
-        }
+        let (mut behind, outlets) = backlogs(steer);
         behind = match self.scenario.devices.tx {
             Some(_) => self.routed(behind)?,
             None => behind.into_iter().map(|worker| worker.stage(EarlyDrop)).collect(),
         };
+        let lanes = self.backlog_lanes(behind, &outlets, steer);
+        Ok((dealt_out(workers, &outlets, steer)?, lanes, outlets))
+    }
+
+    /// The threads that work on backlogs.
+    fn backlog_lanes(&self, behind: Vec<Worker>, outlets: &[Outlet], steer: &Steering) -> Vec<Lane> {
         let lane = |((worker, &cpu), outlet): ((Worker, &usize), &Outlet)| Lane {
             role: Role::Backlog,
             cpu,
@@ -227,20 +253,32 @@ impl<'a> Builder<'a> {
             outlets: Vec::new(),
             backlog: Some(outlet.clone()),
         };
-        let lanes = behind.into_iter().zip(&steer.cpus).zip(&outlets).map(lane).collect();
-        let hash = Toeplitz::new(&Key::MICROSOFT);
-        let with_stage = |worker: Worker| -> Result<Worker> {
-            let spread = Spread::Cpus(CpuMap::new((0..cpus as u16).collect())?);
-            let ways = (0..).zip(&outlets).map(|(queue, outlet)| Way::Queue(queue, outlet.clone())).collect();
-            let mut stage = Steer::new(hash.clone(), spread, ways)?;
-            if steer.flow_limit {
-                stage = stage.with_flow_limit(&FlowLimit::default());
-            }
-            Ok(outlets.iter().fold(worker, |worker, outlet| worker.outlet(outlet.clone())).stage(stage))
-        };
-        let workers = workers.into_iter().map(with_stage).collect::<Result<_>>()?;
-        Ok((workers, lanes, outlets))
+        behind.into_iter().zip(&steer.cpus).zip(outlets).map(lane).collect()
     }
+}
+
+/// A backlog for each CPU that is steered to: a worker that takes from it, and the end that packets are put in.
+fn backlogs(steer: &Steering) -> (Vec<Worker>, Vec<Outlet>) {
+    let one = |_| {
+        let (outlet, inlet) = bounded(steer.backlog, Reason::BacklogFull);
+        (Worker::new(Box::new(inlet)), outlet)
+    };
+    steer.cpus.iter().map(one).unzip()
+}
+
+/// The workers that receive, with the stage that deals flows out to backlogs.
+fn dealt_out(workers: Vec<Worker>, outlets: &[Outlet], steer: &Steering) -> Result<Vec<Worker>> {
+    let hash = Toeplitz::new(&Key::MICROSOFT);
+    let with_stage = |worker: Worker| -> Result<Worker> {
+        let spread = Spread::Cpus(CpuMap::new((0..outlets.len() as u16).collect())?);
+        let ways = (0..).zip(outlets).map(|(queue, outlet)| Way::Queue(queue, outlet.clone())).collect();
+        let mut stage = Steer::new(hash.clone(), spread, ways)?;
+        if steer.flow_limit {
+            stage = stage.with_flow_limit(&FlowLimit::default());
+        }
+        Ok(outlets.iter().fold(worker, |worker, outlet| worker.outlet(outlet.clone())).stage(stage))
+    };
+    workers.into_iter().map(with_stage).collect()
 }
 
 /// The queue with what goes wrong on purpose in front of it, and somebody who sees what comes behind that.

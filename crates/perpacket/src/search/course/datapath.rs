@@ -8,7 +8,7 @@ use lab::counters::{Key, Place};
 use lab::plan::Offload;
 use lab::{Lab, Plan};
 use linux::bpf::Link;
-use measure::ledger::{Count, Drop, Ledger};
+use measure::ledger::{Count, Ledger};
 use template::{CheckedFrame, UdpFrame};
 use traffic::BackendKind;
 use traffic::programs::Action;
@@ -16,7 +16,9 @@ use traffic::programs::Action;
 use super::account::{Arrivals, Counters, settle};
 use super::{Cpus, Laid};
 use crate::cell::{Cell, FIRST_PORT, PathName};
-use crate::device::{AddressWord, DeviceWord, NeighbourWord, Prefix, RouteWord, RxMode, Standing, Standings};
+use crate::device::{
+    AddressWord, DeviceWord, NeighbourWord, Prefix, RouteWord, RxMode, Standing, Standings, forget,
+};
 use crate::ledger::Grown;
 use crate::paths::XDP_DROPS;
 use crate::paths::ending::{Hook, ProgramCount, Terminal, attach_counter};
@@ -29,9 +31,7 @@ use crate::trial::sender::{Sender, Turn};
 use crate::trial::{Course, Load, Trial};
 
 /// Packets that wait for a receiver at most: as the kernel's default for a queue of this kind.
-const QUEUE_LIMIT: usize = 1_024;
-/// Who says that a packet was dropped.
-const DEVICE: &str = "device under test";
+pub(crate) const QUEUE_LIMIT: usize = 1_024;
 
 /// The ways to send into a device under test, best first: out of the veth's other end.
 pub(crate) const WAYS: [BackendKind; 4] =
@@ -71,7 +71,7 @@ pub(super) fn lay(cell: &Cell, ports: PortKind, cpus: &Cpus) -> Result<Laid> {
         _ => None,
     };
     let scenario = scenario(cell, ports, cpus.others[0])?.checked().with_context(what)?;
-    let device = lab.netns(SYS).run(|| Standing::start(&scenario))?.with_context(what)?;
+    let device = lab.netns(SYS).run(|| Standing::start(&scenario, None, forget()))?.with_context(what)?;
     let shared = cpus.is_one().then(|| "there is one CPU for the sender and the device".to_owned());
     let course = DatapathCourse {
         cell: cell.clone(),
@@ -251,21 +251,10 @@ impl Arrivals for Since<'_> {
 
     fn add_known(&mut self, book: &mut Ledger) -> Result<()> {
         let now = self.end.device.standings()?;
-        for (reason, all) in now.ledger.drops.iter() {
-            let packets = all - self.before.ledger.drops.of(reason);
-            let is_end = self.end.path == PathName::DatapathDrop && reason == Reason::Early;
-            if packets > 0 && !is_end {
-                book.drops.push(Drop { reason: reason.name().into(), counter: DEVICE.into(), packets });
-            }
-        }
-        match self.missed(&now) {
-            Some(0) => {}
-            Some(packets) => book.drops.push(Drop {
-                reason: "the device's receiving ring was full".into(),
-                counter: "socket of the device under test".into(),
-                packets,
-            }),
-            None => book.notes.push("the device does not tell whether it missed frames".into()),
+        let is_end = self.end.path == PathName::DatapathDrop;
+        book.drops.extend(now.losses_since(&self.before, is_end.then_some(Reason::Early)));
+        if self.missed(&now).is_none() {
+            book.notes.push("the device does not tell whether it missed frames".into());
         }
         if now.ledger.held > 0 {
             book.notes.push(format!("the device holds {} packets", now.ledger.held));
@@ -296,6 +285,6 @@ impl Arrivals for Since<'_> {
 impl Since<'_> {
     /// Frames that were lost before the device received them, as far as it tells.
     fn missed(&self, now: &Standings) -> Option<u64> {
-        Some(now.ledger.missed? - self.before.ledger.missed?)
+        now.missed_since(&self.before)
     }
 }

@@ -65,6 +65,7 @@ pub(crate) fn resolve(mut cell: Cell, abilities: &Abilities) -> Result<Cell> {
 pub(super) fn lay(cell: &Cell, cpus: &Cpus) -> Result<Laid> {
     let setting = flow_setting(cell)?;
     let blueprint = Blueprint {
+        dut: crate::scenario::Dut::Kernel,
         napi: setting.needs_napi(),
         setting,
         stamp: false,
