@@ -21,7 +21,7 @@ use super::setting::FlowSetting;
 use super::steering;
 use super::{account, rows};
 use crate::cell::FIRST_PORT;
-use crate::ledger::Grown;
+use crate::ledger::{self, Grown, WayIn};
 use crate::paths::topology::{IP_G0, IP_IN0, MAC_G0, MAC_IN0};
 use crate::paths::{GEN, INGRESS, INGRESS_PEER, SYS};
 use crate::rig::kernel::seen_by;
@@ -172,7 +172,7 @@ impl Arena {
         let before = self.read_counters()?;
         let cpus_before = read_cpu_times();
         let offered = self.sender(load).send(load, stop, &mut watch)?;
-        let (received, grown) = self.drain(&offered, received_before, &before)?;
+        let (received, grown, refused) = self.drain(&offered, received_before, &before)?;
         let cpus = cpus_before.zip(read_cpu_times()).map(|(then, now)| account::cpu_use(&then, &now));
         let tallies = self.receivers.collect()?;
         let sent = Count { packets: offered.packets, seen_by: seen_by(self.backend).into() };
@@ -181,7 +181,14 @@ impl Arena {
             sent: offered.packets,
             received,
             wall_ns: offered.wall_ns,
-            ledger: account::ledger(self.blueprint.setting.frame, sent, received, &grown),
+            ledger: account::ledger(
+                self.blueprint.setting.frame,
+                sent,
+                received,
+                &grown,
+                refused.unwrap_or(0),
+            ),
+            refused,
             gaps: offered.gaps.clone(),
         };
         let run = rows::run(&self.blueprint, &trial, &offered, &tallies, cpus.unwrap_or_default());
@@ -213,23 +220,26 @@ impl Arena {
         self.counters.iter_mut().map(|(role, reader)| Ok((*role, reader.read()?))).collect()
     }
 
-    /// Waits until every packet is accounted for, or nothing has come for a while. Packets received, and the counters' growth.
+    /// Waits until every packet is accounted for, or nothing has come for a while. Packets received, the counters' growth without
+    /// what was refused and sent again, and how often that was.
     fn drain(
         &mut self,
         offered: &Offered,
         received_before: u64,
         before: &[(&'static str, Snapshot)],
-    ) -> Result<(u64, Grown)> {
+    ) -> Result<(u64, Grown, Option<u64>)> {
+        let way = WayIn::by(self.backend, self.blueprint.napi);
         let frame_bytes = self.blueprint.setting.frame;
         let deadline = Deadline::after(DRAIN);
         let (mut last, mut changed_at, mut is_empty) = (None, Duration::ZERO, false);
         loop {
             let now = self.read_counters()?;
             let received = self.receivers.received() - received_before;
-            let grown: Grown =
+            let mut grown: Grown =
                 before.iter().zip(&now).map(|((role, then), (_, now))| (*role, diff(then, now))).collect();
+            let refused = ledger::take_refusals(&mut grown, way);
             let sent = Count { packets: offered.packets, seen_by: String::new() };
-            let book = account::ledger(frame_bytes, sent, received, &grown);
+            let book = account::ledger(frame_bytes, sent, received, &grown, refused.unwrap_or(0));
             let open = book.unaccounted();
             if last != Some((received, open)) {
                 (last, changed_at) = (Some((received, open)), deadline.elapsed());
@@ -242,7 +252,7 @@ impl Arena {
                 continue;
             }
             if book.closes() || deadline.elapsed() - changed_at > QUIET || deadline.passed() {
-                return Ok((received, grown));
+                return Ok((received, grown, refused));
             }
             thread::sleep(LOOK);
         }

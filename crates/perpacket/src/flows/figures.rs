@@ -43,6 +43,8 @@ pub(crate) struct Figures {
     /// Where packets of all runs ended that were not received, most first.
     pub(crate) missing: Vec<(String, u64)>,
     pub(crate) unaccounted: i64,
+    /// How often the device refused a packet that was then sent again; none where the sender does not learn of it.
+    pub(crate) refused: Option<u64>,
     /// Busy time of all CPUs for each packet sent, in ns: the median of the runs.
     pub(crate) busy_ns: Option<f64>,
 }
@@ -105,6 +107,7 @@ impl FlowsResult {
             reordered: runs().map(|run| run.reordered).sum(),
             missing: missing(whole.iter().map(|(_, book)| *book)),
             unaccounted: whole.iter().map(|(_, book)| book.unaccounted()).sum(),
+            refused: runs().map(|run| run.refused).sum(),
             busy_ns: share::median_of(&busy).map(|of| of.median),
         }
     }

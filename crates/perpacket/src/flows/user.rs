@@ -182,6 +182,7 @@ impl UserArena {
         };
         let offered = sender.send(load, stop, &mut watch)?;
         let ledger = self.drain(&offered, &standings, &counters)?;
+        let refused = ledger::take_refusals(&mut self.grown(&counters, 0)?, self.way());
         let cpus = cpus_before.zip(arena::read_cpu_times()).map(|(then, now)| account::cpu_use(&then, &now));
         let trial = Trial {
             load: *load,
@@ -189,6 +190,7 @@ impl UserArena {
             received: ledger.received_packets(),
             wall_ns: offered.wall_ns,
             gaps: offered.gaps.clone(),
+            refused,
             ledger,
         };
         let tallies = self.take_tallies();
@@ -212,6 +214,11 @@ impl UserArena {
         tallies.iter_mut().enumerate().map(take).collect()
     }
 
+    /// The device's sockets poll the veth.
+    fn way(&self) -> ledger::WayIn {
+        ledger::WayIn::by(self.backend, true)
+    }
+
     fn read_counters(&mut self) -> Result<Vec<(&'static str, Snapshot)>> {
         self.counters.iter_mut().map(|(role, reader)| Ok((*role, reader.read()?))).collect()
     }
@@ -233,7 +240,8 @@ impl UserArena {
             book.received.push(Count { packets: read, seen_by: "read from the device's queues".into() });
             book.drops.extend(now.losses_since(before, None));
             if !book.closes() {
-                let grown = self.grown(counters, now.missed_since(before).unwrap_or(0))?;
+                let mut grown = self.grown(counters, now.missed_since(before).unwrap_or(0))?;
+                ledger::take_refusals(&mut grown, self.way());
                 ledger::add_counters(&mut book, &grown, &[]);
             }
             let open = (read, book.unaccounted());

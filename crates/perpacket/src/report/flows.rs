@@ -6,6 +6,7 @@ use measure::share::{MedianOf, ShareVerdict, VERDICT_CONFIDENCE};
 
 use super::numbers::thousands;
 use super::opening::machine;
+use super::search::refused_line;
 use super::svg::{Panel, Plot, Point, Scale, Series};
 use super::tables::{align_right, ledger_text, plain};
 use crate::flows::{Blueprint, Figures, FlowsResult};
@@ -156,6 +157,9 @@ fn missing_lines(figures: &[Figures]) -> String {
             text += &format!("; {} NOT ACCOUNTED FOR", own.unaccounted);
         }
         text.push('\n');
+        if let Some(refused) = own.refused.filter(|&refused| refused > 0) {
+            text += &refused_line(&own.name, refused);
+        }
     }
     text
 }
@@ -290,7 +294,7 @@ fn remarks(result: &FlowsResult, figures: &[Figures]) -> String {
     let mut text = String::new();
     for own in figures.iter().filter(|own| own.offered < own.runs) {
         text += &format!(
-            "{}: the rate was not held to a thousandth in {} of {} runs: the sender could not offer {} pps here\n",
+            "{}: the rate was not held to a thousandth in {} of {} runs: {} pps were asked for\n",
             own.name,
             own.runs - own.offered,
             own.runs,

@@ -145,6 +145,16 @@ fn figures(goal: &SearchGoal, frame_bytes: u32) -> [String; 5] {
     ]
 }
 
+/// How often the device refused a packet that was sent again: no loss, and what the path would have lost of a sender that does not
+/// look.
+pub(super) fn refused_line(name: &str, refused: u64) -> String {
+    format!(
+        "{name}: the device refused a packet {} times, which was then sent again: the path held the sender back, and lost nothing by \
+         that (xdp-live and inject do not send again)\n",
+        thousands(refused)
+    )
+}
+
 fn whole(pps: f64) -> String {
     thousands(pps.round() as u64)
 }
@@ -180,6 +190,11 @@ fn remarks(searched: &Searched) -> String {
             whole(sender.achieved_pps)
         );
     }
+    if let Some(refused) =
+        searched.rows.iter().filter_map(|row| row.refused).reduce(|a, b| a + b).filter(|&all| all > 0)
+    {
+        text += &refused_line(&name, refused);
+    }
     for (index, goal) in first.goals.iter().enumerate() {
         let goal_name = &goal.result.goal.name;
         if let Some(spread) = Spread::of(&searched.rows, index).filter(|spread| spread.runs > 1) {
@@ -212,8 +227,10 @@ fn senders_limit(searched: &Searched, goal: usize) -> String {
         ratio => format!("at most {} % lost", ratio * 100.0),
     };
     let why = searched.shared.as_ref().map_or(String::new(), |shared| format!(": {shared}"));
+    let is_held_back = searched.rows.iter().any(|row| row.refused.is_some_and(|refused| refused > 0));
+    let held = if is_held_back { " to a path that holds it back" } else { "" };
     let mut text = format!(
-        "{} {}: {what} up to {} pps, which is all the sender can offer (not {} pps){why}\n",
+        "{} {}: {what} up to {} pps, which is all the sender can offer{held} (not {} pps){why}\n",
         searched.place.name(),
         result.goal.name,
         whole(lower),

@@ -87,6 +87,7 @@ impl Hunt<'_> {
             goals: log.goals(&search),
             trials: log.parts.len() as u64,
             invalid_trials: log.parts.iter().filter(|part| part.invalid.is_some()).count() as u64,
+            refused: log.parts.iter().map(|part| part.refused).sum(),
             wall_ns: clock::monotonic_ns() - begin,
             sender: search.sender_bound(),
             extra: Extra::new(),
@@ -117,6 +118,7 @@ impl Hunt<'_> {
             sent: trial.sent,
             received: trial.received,
             wall_ns: trial.wall_ns,
+            refused: trial.refused,
             invalid: invalid.map(str::to_owned),
             drops: trial.ledger.drops.clone(),
             unaccounted: trial.ledger.unaccounted(),
@@ -250,7 +252,7 @@ mod tests {
             let lost = Drop { reason: by("full"), counter: by("queue"), packets: sent - carried };
             ledger.drops.push(lost);
             let wall_ns = (seconds * 1e9) as u64;
-            Ok(Trial { load: *load, sent, received: carried, wall_ns, gaps: None, ledger })
+            Ok(Trial { load: *load, sent, received: carried, wall_ns, refused: None, gaps: None, ledger })
         }
     }
 
@@ -340,7 +342,7 @@ mod tests {
             let ledger = Ledger::new("x", None, Count { packets: sent, seen_by: "sender".into() });
             let load = Load { pps: 1e6, packets: 500_000 };
             let wall_ns = 500_000_000 + late_ns;
-            Trial { load, sent, received: sent, wall_ns, gaps: Some(gaps), ledger }
+            Trial { load, sent, received: sent, wall_ns, refused: None, gaps: Some(gaps), ledger }
         };
         assert!(is_offered(&trial(400_000, 1_000, 500_000)), "within a thousandth");
         assert!(!is_offered(&trial(3_000_000, 1_000_000, 500_000)), "late all the time");

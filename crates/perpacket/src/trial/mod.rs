@@ -43,6 +43,9 @@ pub(crate) struct Trial {
     pub(crate) received: u64,
     /// From the first packet until the one after the last would have been due, in ns.
     pub(crate) wall_ns: u64,
+    /// How often the sender's device refused a packet, which was then sent again: the path held the sender back. None where the
+    /// sender does not learn of it.
+    pub(crate) refused: Option<u64>,
     /// Gaps between packets, as the sender saw them.
     pub(crate) gaps: Option<Gaps>,
     /// Where every packet ended.
@@ -88,6 +91,7 @@ mod tests {
             sent,
             received,
             wall_ns,
+            refused: None,
             gaps: None,
             ledger: Ledger::new("flows", Some(64), sent_by),
         }
