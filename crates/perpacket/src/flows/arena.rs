@@ -27,7 +27,7 @@ use crate::paths::{GEN, INGRESS, INGRESS_PEER, SYS};
 use crate::rig::kernel::seen_by;
 use crate::scenario::Dut;
 use crate::stop::{Deadline, Stop};
-use crate::trial::sender::{Offered, Sender, Turn};
+use crate::trial::sender::{Handover, Offered, Sender, Turn};
 use crate::trial::{Course, Load, Trial};
 
 /// First source address of a flood, and the network of all of them.
@@ -205,6 +205,7 @@ impl Arena {
             ifindex: self.lab.device(role, device).ifindex,
             cpu: self.blueprint.sender_cpu,
             batch: (self.backend == BackendKind::Inject).then(|| batch(load.interval_ns())),
+            handover: Handover::default(),
         }
     }
 

@@ -25,7 +25,7 @@ use crate::scenario::{
     DATAPATH_JOB, Datapath, Devices, Network, Receiving, Running, SCHEMA, StageName, Steering, UdpQueues,
 };
 use crate::stop::{Deadline, Stop};
-use crate::trial::sender::{Offered, Sender};
+use crate::trial::sender::{Handover, Offered, Sender};
 use crate::trial::{Load, Trial};
 
 /// Packets that wait for a receiver at most, and in a backlog where nothing is said: as in `perpacket datapath`, and as the
@@ -179,6 +179,7 @@ impl UserArena {
             ifindex: self.lab.device(GEN, INGRESS_PEER).ifindex,
             cpu: self.blueprint.sender_cpu,
             batch: None,
+            handover: Handover::default(),
         };
         let offered = sender.send(load, stop, &mut watch)?;
         let ledger = self.drain(&offered, &standings, &counters)?;

@@ -15,6 +15,7 @@ use traffic::{
 };
 
 use super::Load;
+use crate::cell::Setting;
 use crate::generate::workers::{self, Done, Worker};
 use crate::stop::Stop;
 
@@ -70,6 +71,30 @@ pub(crate) struct Sender<'a> {
     /// Frames that a program in the kernel hands on together, a power of two up to 256; none: as few as hold the rate where frames
     /// cost little. Others decide by themselves.
     pub(crate) batch: Option<u32>,
+    /// How a device's queueing discipline is met, and whether sockets leave the cutting to the kernel.
+    pub(crate) handover: Handover,
+}
+
+/// How frames are handed over to a device, where a way in leaves that open.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Handover {
+    /// Past the queueing discipline; of packet sockets.
+    pub(crate) qdisc_bypass: bool,
+    /// Many datagrams as one (UDP_SEGMENT); of UDP sockets.
+    pub(crate) gso: bool,
+}
+
+impl Handover {
+    /// As a cell has it.
+    pub(crate) fn of(setting: &Setting) -> Self {
+        Self { qdisc_bypass: !setting.has_qdisc(), gso: setting.gso }
+    }
+}
+
+impl Default for Handover {
+    fn default() -> Self {
+        Self::of(&Setting::default())
+    }
 }
 
 /// What a sender did.
@@ -130,7 +155,7 @@ impl Sender<'_> {
             return self.open_live(pace);
         }
         let frames = frames(self.frame, self.turn)?;
-        let open = || open_device(self.kind, self.ifindex, frames);
+        let open = || open_device(self.kind, self.ifindex, self.handover, frames);
         let backend = match self.netns {
             Some(netns) => netns.run(open)??,
             None => open()?,
@@ -221,12 +246,18 @@ fn frames(frame: &CheckedFrame, turn: Turn) -> Result<Frames> {
 }
 
 /// Opens a backend that sends out of a device of the calling thread's namespace, or into memory.
-fn open_device(kind: BackendKind, ifindex: u32, frames: Frames) -> Result<Box<dyn Backend>> {
+fn open_device(
+    kind: BackendKind,
+    ifindex: u32,
+    handover: Handover,
+    frames: Frames,
+) -> Result<Box<dyn Backend>> {
+    let Handover { qdisc_bypass, gso } = handover;
     Ok(match kind {
-        BackendKind::Mmsg => Box::new(Mmsg::new(&MmsgSpec::new(ifindex), frames)?),
-        BackendKind::TxRing => Box::new(TxRingBackend::new(&TxRingSpec::new(ifindex), frames)?),
+        BackendKind::Mmsg => Box::new(Mmsg::new(&MmsgSpec { qdisc_bypass, ..MmsgSpec::new(ifindex) }, frames)?),
+        BackendKind::TxRing => Box::new(TxRingBackend::new(&TxRingSpec { qdisc_bypass, ..TxRingSpec::new(ifindex) }, frames)?),
         BackendKind::AfXdp => Box::new(AfXdp::new(&AfXdpSpec::new(ifindex), frames)?),
-        BackendKind::Udp => Box::new(UdpSockets::new(&UdpSpec::new(ifindex), frames)?),
+        BackendKind::Udp => Box::new(UdpSockets::new(&UdpSpec { gso, ..UdpSpec::new(ifindex) }, frames)?),
         BackendKind::Memory => Box::new(Memory::new(frames, 0)),
         other => {
             bail!("{other} cannot send these packets: use inject, xdp-live, af-xdp, tx-ring, mmsg or udp")
@@ -253,6 +284,13 @@ mod tests {
         assert_eq!(wall(BackendKind::Inject, 98, 4, 96_000), Some(98_000), "the last batch has two packets");
         assert_eq!(wall(BackendKind::Inject, 98, 4, 97_000), Some(99_000));
         assert_eq!(wall(BackendKind::Inject, 0, 4, 0), None);
+    }
+
+    #[test]
+    fn frames_are_handed_over_as_the_setting_has_it() {
+        assert_eq!(Handover::default(), Handover { qdisc_bypass: true, gso: false });
+        let other = Setting { qdisc: "pfifo".into(), gso: true, ..Setting::default() };
+        assert_eq!(Handover::of(&other), Handover { qdisc_bypass: false, gso: true });
     }
 
     #[test]
@@ -297,6 +335,7 @@ mod tests {
             ifindex: 0,
             cpu,
             batch: None,
+            handover: Handover::default(),
         };
         let offered = sender.send(&LOAD, &Stop::listen().unwrap(), |_| ()).unwrap();
         assert_eq!(offered.packets, LOAD.packets);

@@ -27,7 +27,7 @@ use crate::scenario::{
     DATAPATH_JOB, Datapath, Devices, Network, PortKind, Receiving, Running, SCHEMA, StageName, UdpQueues,
 };
 use crate::stop::Stop;
-use crate::trial::sender::{Sender, Turn};
+use crate::trial::sender::{Handover, Sender, Turn};
 use crate::trial::{Course, Load, Trial};
 
 /// Packets that wait for a receiver at most: as the kernel's default for a queue of this kind.
@@ -198,6 +198,7 @@ impl Course for DatapathCourse {
             frame: &self.frame,
             turn: Turn::Flows,
             batch: None,
+            handover: Handover::of(&self.cell.setting),
             netns: Some(self.lab.netns(GEN)),
             ifindex: self.lab.device(GEN, INGRESS_PEER).ifindex,
             cpu: self.cpu,

@@ -12,7 +12,7 @@ use super::{Cpus, Laid};
 use crate::cell::{Cell, PathName};
 use crate::paths::{self, Ending, GEN, INGRESS, INGRESS_PEER, SYS, topology};
 use crate::stop::Stop;
-use crate::trial::sender::{Sender, Turn};
+use crate::trial::sender::{Handover, Sender, Turn};
 use crate::trial::{Course, Load, Trial};
 
 /// A lab along whose path packets are sent.
@@ -98,6 +98,7 @@ impl Course for KernelCourse {
             frame: &self.frame,
             turn: Turn::Flows,
             batch: None,
+            handover: Handover::of(&self.cell.setting),
             netns: Some(self.lab.netns(role)),
             ifindex: self.lab.device(role, device).ifindex,
             cpu: self.cpu,
