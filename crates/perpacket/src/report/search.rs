@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use anyhow::Result;
 use measure::record::{Head, SearchGoal, SearchRow, TrialPart};
-use measure::search::{Ending, Goal};
+use measure::search::{Ending, Goal, SenderBound};
 
 use super::numbers::thousands;
 use super::opening::machine;
@@ -166,6 +166,7 @@ fn ended(ending: Ending) -> &'static str {
         Ending::LosesAtMinimum => "loses at the least rate",
         Ending::PassesAtMaximum => "passes the greatest rate",
         Ending::BoundedBySender => "bounded by the sender",
+        Ending::UnsteadySender => "unsteady sender",
         Ending::NotOffered => "nothing offered",
         Ending::TimeLimit => "time limit",
         Ending::Unfinished => "unfinished",
@@ -182,13 +183,7 @@ fn remarks(searched: &Searched) -> String {
     if let Some(sender) =
         first.sender.filter(|_| first.goals.iter().any(|goal| goal.result.ending == Ending::NotOffered))
     {
-        let _ = writeln!(
-            text,
-            "{name}: the sender could not offer even {} pps in time (it sent up to {}), so that nothing is known of the path: \
-             use a lower --min, or another --backend",
-            whole(sender.not_offered_pps),
-            whole(sender.achieved_pps)
-        );
+        text += &not_offered(&name, sender);
     }
     if let Some(refused) =
         searched.rows.iter().filter_map(|row| row.refused).reduce(|a, b| a + b).filter(|&all| all > 0)
@@ -211,9 +206,47 @@ fn remarks(searched: &Searched) -> String {
         if is_the_senders(&searched.rows, index) {
             text += &senders_limit(searched, index);
         }
+        for row in &searched.rows {
+            text += &unsteady(&name, row, index);
+        }
         text += &losses(searched, index);
     }
     text
+}
+
+/// What to do where a sender did not offer even the least rate.
+fn not_offered(name: &str, sender: SenderBound) -> String {
+    let [asked, achieved] = [sender.not_offered_pps, sender.achieved_pps].map(whole);
+    let next_step = "so that nothing is known of the path: use a lower --min, or another --backend";
+    if sender.achieved_pps > sender.not_offered_pps {
+        return format!(
+            "{name}: the sender did not hold even {asked} pps; asked for more, it sent up to {achieved}: a steady pace is what it could \
+             not hold, for other work on this machine, {next_step}; or try again when the machine is quiet\n"
+        );
+    }
+    format!(
+        "{name}: the sender could not offer even {asked} pps in time (it sent up to {achieved}), {next_step}\n"
+    )
+}
+
+/// The bounds between which a sender was too unsteady to come nearer.
+fn unsteady(name: &str, row: &SearchRow, goal: usize) -> String {
+    let Some(result) = row.goals.get(goal).map(|goal| &goal.result) else { return String::new() };
+    let (Ending::UnsteadySender, Some(lower), Some(sender)) = (result.ending, result.lower, row.sender)
+    else {
+        return String::new();
+    };
+    let upper = result.upper.map_or_else(
+        || format!("more than that was lost from {} pps on", whole(sender.not_offered_pps)),
+        |upper| format!("more at {} pps", whole(upper.load_pps)),
+    );
+    format!(
+        "{name} {}: not narrowed: at most {} % lost at {} pps, {upper}; in between the sender was unsteady, and did not hold {} pps\n",
+        result.goal.name,
+        result.goal.loss_ratio * 100.0,
+        whole(lower.load_pps),
+        whole(sender.not_offered_pps)
+    )
 }
 
 /// What was offered without loss, and why no more was.
@@ -292,10 +325,13 @@ fn trials(searched: &Searched) -> String {
 /// The account of all trials: whole with `verbose` or where it is open.
 fn ledger(searched: &Searched, verbose: bool) -> String {
     let Some(book) = &searched.ledger else { return String::new() };
+    let open = searched.open.as_ref().map_or(String::new(), |open| {
+        format!("{}: packets of a trial are unaccounted for:\n{}", searched.place.name(), ledger_text(open))
+    });
     if verbose || !book.closes() {
-        return ledger_text(book);
+        return open + &ledger_text(book);
     }
-    format!(
+    open + &format!(
         "{}: {} packets sent, {} received, {} dropped, 0 unaccounted for\n",
         searched.place.name(),
         thousands(book.sent.packets),

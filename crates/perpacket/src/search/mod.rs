@@ -42,6 +42,8 @@ pub(crate) struct Searched {
     pub(crate) rows: Vec<SearchRow>,
     /// Where the packets of all trials ended; none where no trial was made.
     pub(crate) ledger: Option<Ledger>,
+    /// That of the first trial in which packets are unaccounted for, which may look closed in the sum of all.
+    pub(crate) open: Option<Ledger>,
     /// What the sender does beside sending, where that bounds what it can offer.
     pub(crate) shared: Option<String>,
     /// The trials, where they are to be printed.
@@ -119,7 +121,8 @@ fn search_all(
     recorder: &mut Recorder,
     output: &OutputArgs,
 ) -> Result<Vec<Searched>> {
-    let new = |place| Searched { place, rows: vec![], ledger: None, shared: None, trials: vec![] };
+    let new =
+        |place| Searched { place, rows: vec![], ledger: None, open: None, shared: None, trials: vec![] };
     let mut all: Vec<Searched> = places.into_iter().map(new).collect();
     let mut progress = Progress::new(output);
     let searches = f64::from(scenario.runs) * all.len() as f64;
@@ -144,6 +147,7 @@ fn search_all(
             done += 1.0;
             searched.shared = laid.shared;
             searched.rows.push(found.row);
+            searched.open = searched.open.take().or(found.open);
             match (&mut searched.ledger, found.ledger) {
                 (Some(sum), Some(more)) => drop(sum.absorb(&more)), // of the same path
                 (sum, more) => *sum = sum.take().or(more),
@@ -174,7 +178,8 @@ fn summary(all: &[Searched]) -> Summary {
 fn judge(all: &[Searched], runs: u32) -> Outcome {
     let mut outcome = Outcome::Good;
     for searched in all {
-        if searched.ledger.as_ref().is_some_and(|book| !book.closes()) {
+        let is_open = searched.ledger.as_ref().is_some_and(|book| !book.closes());
+        if is_open || searched.open.is_some() {
             outcome = outcome.worst(Outcome::No);
         }
         if searched.rows.len() < runs as usize {

@@ -131,6 +131,7 @@ impl Sender<'_> {
             chunk: (CHUNK.as_secs_f64() * load.pps).ceil().max(1.0) as u64,
             pace: Some(pace),
         };
+        let stop = stop.begun_in(workers::LEAD);
         let mut done = workers::run(vec![worker], self.netns, |confirmed| {
             watch(confirmed);
             stop.asked()
@@ -254,8 +255,12 @@ fn open_device(
 ) -> Result<Box<dyn Backend>> {
     let Handover { qdisc_bypass, gso } = handover;
     Ok(match kind {
-        BackendKind::Mmsg => Box::new(Mmsg::new(&MmsgSpec { qdisc_bypass, ..MmsgSpec::new(ifindex) }, frames)?),
-        BackendKind::TxRing => Box::new(TxRingBackend::new(&TxRingSpec { qdisc_bypass, ..TxRingSpec::new(ifindex) }, frames)?),
+        BackendKind::Mmsg => {
+            Box::new(Mmsg::new(&MmsgSpec { qdisc_bypass, ..MmsgSpec::new(ifindex) }, frames)?)
+        }
+        BackendKind::TxRing => {
+            Box::new(TxRingBackend::new(&TxRingSpec { qdisc_bypass, ..TxRingSpec::new(ifindex) }, frames)?)
+        }
         BackendKind::AfXdp => Box::new(AfXdp::new(&AfXdpSpec::new(ifindex), frames)?),
         BackendKind::Udp => Box::new(UdpSockets::new(&UdpSpec { gso, ..UdpSpec::new(ifindex) }, frames)?),
         BackendKind::Memory => Box::new(Memory::new(frames, 0)),

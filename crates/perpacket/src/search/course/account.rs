@@ -69,6 +69,9 @@ pub(super) trait Arrivals {
     /// Takes out of what the lab's counters say what [`add_known`](Self::add_known) has told already.
     fn take_known(&mut self, _grown: &mut Grown) {}
 
+    /// Waits until whoever reads what arrives has found nothing more, as long as that is to be expected.
+    fn wait_until_empty(&mut self) {}
+
     /// Counters that every packet raises on its way, by the role of their namespace.
     fn on_the_way(&self) -> &[(&'static str, &'static str)];
 }
@@ -103,6 +106,7 @@ pub(super) fn settle(
 fn drain(empty: &Ledger, arrivals: &mut dyn Arrivals, counters: &mut Counters, way: WayIn) -> Result<Ledger> {
     let deadline = Deadline::after(DRAIN);
     let (mut last, mut changed_at, mut explained_at) = (None, Duration::ZERO, Duration::ZERO);
+    let mut is_empty = false;
     loop {
         let arrived = arrivals.arrived()?;
         let packets = arrived.packets;
@@ -114,7 +118,13 @@ fn drain(empty: &Ledger, arrivals: &mut dyn Arrivals, counters: &mut Counters, w
         }
         let now = deadline.elapsed();
         if last != Some(packets) {
-            (last, changed_at) = (Some(packets), now);
+            (last, changed_at, is_empty) = (Some(packets), now, false);
+        }
+        // Quiet may be that a reader gets no CPU: what it has left is asked once more.
+        if !is_empty && now - changed_at >= QUIET / 2 {
+            arrivals.wait_until_empty();
+            is_empty = true;
+            continue;
         }
         let is_over = now - changed_at >= QUIET || deadline.passed();
         if is_over || now - explained_at >= EXPLAIN {

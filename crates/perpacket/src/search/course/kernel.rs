@@ -128,6 +128,12 @@ impl End {
         }
     }
 
+    fn wait_until_empty(&self) {
+        if let Self::Readers(readers) = self {
+            readers.wait_until_empty();
+        }
+    }
+
     fn name(&self) -> &'static str {
         match self {
             Self::Kernel(ending) => ending.terminal.as_ref().map_or("nobody", |terminal| terminal.name()),
@@ -146,6 +152,8 @@ struct Since<'a> {
 
 impl<'a> Since<'a> {
     fn now(end: &'a mut End, path: PathName) -> Result<Self> {
+        // What a reader has not told yet of the trial before is none of this one.
+        end.wait_until_empty();
         let (arrived, dropped) = (end.count()?, end.dropped()?);
         Ok(Self { end, path, arrived, dropped })
     }
@@ -155,6 +163,10 @@ impl Arrivals for Since<'_> {
     fn arrived(&mut self) -> Result<Count> {
         let packets = self.end.count()? - self.arrived;
         Ok(Count { packets, seen_by: self.end.name().into() })
+    }
+
+    fn wait_until_empty(&mut self) {
+        self.end.wait_until_empty();
     }
 
     fn add_known(&mut self, book: &mut Ledger) -> Result<()> {
