@@ -515,6 +515,12 @@ fn parse_percent(text: &str) -> Result<f64, String> {
     }
 }
 
+/// The same, and 0.
+fn parse_percent_or_none(text: &str) -> Result<f64, String> {
+    let is_zero = text.trim_end_matches('%').trim().parse::<f64>().is_ok_and(|number| number == 0.0);
+    if is_zero { Ok(0.0) } else { parse_percent(text) }
+}
+
 fn parse_duration(text: &str) -> Result<Duration, String> {
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let factor = match &text[digits.len()..] {
@@ -550,6 +556,8 @@ mod tests {
             assert!(parse_duration(bad).is_err(), "{bad}");
         }
         assert_eq!(parse_percent("0.5%"), Ok(0.005));
+        assert_eq!((parse_percent_or_none("0%"), parse_percent_or_none("0")), (Ok(0.0), Ok(0.0)));
+        assert!(parse_percent("0%").is_err() && parse_percent_or_none("-1%").is_err());
         for bad in ["", "%", "0", "-1%", "100%", "nan"] {
             assert!(parse_percent(bad).is_err(), "{bad}");
         }

@@ -36,7 +36,28 @@ pub(crate) fn left_behind(report: &CleanReport) -> Vec<Warning> {
             "remove the cause and run perpacket doctor --clean, or write the value back",
         )
     });
-    restored.chain(failed).collect()
+    restored.chain(failed).chain(left_by_root()).collect()
+}
+
+/// What an ordinary user can only be told: that a run of root was killed, and the host is not as it was.
+fn left_by_root() -> Option<Warning> {
+    let borrowed = lab::journal::look();
+    if linux::privilege::full() || !borrowed.is_left_behind() {
+        return None;
+    }
+    warning(
+        "a run of root that was killed has left settings of the host changed",
+        borrowed_text(&borrowed),
+        "as root: perpacket doctor --clean puts them back",
+    )
+}
+
+/// The settings, and what they were before.
+pub(crate) fn borrowed_text(borrowed: &lab::journal::Borrowed) -> String {
+    let settings = borrowed.settings.iter();
+    let settings: Vec<String> =
+        settings.map(|(path, before)| format!("{} was {before}", path.display())).collect();
+    settings.join("; ")
 }
 
 /// What is worth knowing, but no reason to warn before every run.

@@ -45,7 +45,7 @@ impl Directory {
         let holders = root.join("holders");
         DirBuilder::new()
             .recursive(true)
-            .mode(0o700)
+            .mode(0o755)
             .create(&holders)
             .map_err(|e| file_error("make directory", &holders, e))?;
         Ok(Self { root: root.to_owned() })
@@ -95,6 +95,7 @@ impl Directory {
         private()
             .create(true)
             .truncate(true)
+            .mode(0o644)
             .open(&temporary)
             .and_then(|mut file| file.write_all(text.as_bytes()).and_then(|()| file.sync_all()))
             .map_err(|error| file_error("write", &temporary, error))?;
@@ -142,6 +143,17 @@ impl Directory {
         Ok(Holder { file, path, loans: BTreeMap::new() })
     }
 
+    /// The journal of a directory that need not be there, to look at.
+    pub(super) fn at(root: &Path) -> Self {
+        Self { root: root.to_owned() }
+    }
+
+    /// Process numbers of the holders, dead ones too; of files, none is opened.
+    pub(super) fn holder_pids(&self) -> Vec<u32> {
+        let pid = |entry: fs::DirEntry| entry.file_name().to_str()?.split('-').next()?.parse().ok();
+        fs::read_dir(self.holders_path()).map_or(Vec::new(), |all| all.flatten().filter_map(pid).collect())
+    }
+
     fn originals_path(&self) -> PathBuf {
         self.root.join("originals.json")
     }
@@ -164,6 +176,11 @@ impl Holder {
     pub(super) fn add(&mut self, path: &Path, value: &str) -> Result<(), JournalError> {
         self.loans.entry(path.to_owned()).or_insert_with(|| (value.to_owned(), 0)).1 += 1;
         self.save()
+    }
+
+    /// Its name in [`Living`].
+    pub(super) fn name(&self) -> String {
+        self.path.file_name().unwrap_or_default().to_string_lossy().into_owned()
     }
 
     pub(super) fn remove(&mut self, path: &Path) -> Result<(), JournalError> {

@@ -15,6 +15,13 @@
 //! [`HostSettings::clean`], which every start and `perpacket doctor --clean` call. So at whatever point a
 //! process is killed, nothing needs to be done by it.
 //!
+//! What somebody else writes into a borrowed setting meanwhile is theirs: a run that gives it back finds another value than it had
+//! read after its own change, leaves that, and tells ([`HostSettings::take_changed`]). After a kill nobody knows what had been read,
+//! and the value before is put back.
+//!
+//! The directory and the originals can be read by everybody, so that an ordinary user can be told ([`look`]); the lock and the
+//! holders' files only by their owner, since whoever can open them can hold them.
+//!
 //! Processes that see different directories (containers with a `/run` of their own) do not know of each
 //! other.
 //!
@@ -23,15 +30,18 @@
 //! is not there for gone: so it is to be opened where the process is still in the namespace of the host.
 
 mod files;
+mod look;
 mod value;
 
 use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use files::{Directory, Holder};
 use linux::netns::Netns;
+
+pub use look::{Borrowed, look};
 
 /// Where the journal is, unless the environment says otherwise.
 pub const DEFAULT_DIRECTORY: &str = "/run/perpacket";
@@ -107,6 +117,30 @@ pub struct CleanReport {
     pub dead_holders: usize,
 }
 
+/// A setting that somebody changed while it was borrowed. It has been left as they set it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Changed {
+    /// The setting.
+    pub path: PathBuf,
+    /// What it was for the run.
+    pub applied: String,
+    /// What it is now.
+    pub now: String,
+    /// What it was before.
+    pub before: String,
+}
+
+/// A setting that another run holds.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Held {
+    /// The setting.
+    pub path: PathBuf,
+    /// The value that it is held at.
+    pub value: String,
+    /// Who holds it: process number and a random number.
+    pub holder: String,
+}
+
 /// The settings of the host, as one process borrows them.
 #[derive(Debug, Clone)]
 pub struct HostSettings {
@@ -118,6 +152,10 @@ struct Shared {
     directory: Directory,
     /// Made by the first loan.
     holder: Mutex<Option<Holder>>,
+    /// What was read of each borrowed setting after it was set.
+    applied: Mutex<BTreeMap<PathBuf, String>>,
+    /// What was found to be changed by somebody else when it was given back.
+    changed: Mutex<Vec<Changed>>,
     /// The namespace that the journal was opened in; none where that cannot be told, which then is every thread's own.
     home: Option<Netns>,
 }
@@ -132,8 +170,7 @@ impl HostSettings {
         Self::open(directory.as_deref().map_or(Path::new(DEFAULT_DIRECTORY), Path::new))
     }
 
-    /// The journal in a directory, which is made if it is not there: readable and writable by its owner only,
-    /// since whoever can open the lock can hold it.
+    /// The journal in a directory, which is made if it is not there.
     ///
     /// # Errors
     /// Where the directory cannot be made: for an ordinary user in `/run`, who could not change the settings
@@ -141,7 +178,14 @@ impl HostSettings {
     pub fn open(directory: impl AsRef<Path>) -> Result<Self, JournalError> {
         let directory = Directory::open(directory.as_ref())?;
         let home = Netns::current().ok();
-        Ok(Self { shared: Arc::new(Shared { directory, holder: Mutex::new(None), home }) })
+        let shared = Shared {
+            directory,
+            holder: Mutex::new(None),
+            applied: Mutex::default(),
+            changed: Mutex::default(),
+            home,
+        };
+        Ok(Self { shared: Arc::new(shared) })
     }
 
     /// A setting as it is now, to the byte; below `/proc/sys/net` in the namespace that the journal was opened in.
@@ -184,16 +228,76 @@ impl HostSettings {
         self.with_holder(|holder| holder.add(path, value))?;
         let guard = Guard { settings: self.clone(), path: path.to_owned(), released: false };
         if in_place {
+            self.note_applied(path);
             return Ok(guard);
         }
         match self.write(path, value) {
-            Ok(()) => Ok(guard),
+            Ok(()) => {
+                self.note_applied(path);
+                Ok(guard)
+            }
             Err(error) => {
                 // The lock is held already, so the guard must not take it again on being dropped.
                 let _ = self.give_back(guard.disarm().as_path());
                 Err(error)
             }
         }
+    }
+
+    /// Settings that other runs hold.
+    ///
+    /// # Errors
+    /// Where the journal cannot be read or written.
+    pub fn held_by_others(&self) -> Result<Vec<Held>, JournalError> {
+        let _lock = self.shared.directory.lock()?;
+        let (_, living, _) = self.settle()?;
+        let slot = lock(&self.shared.holder);
+        let own = slot.as_ref().map(Holder::name);
+        let others = living.into_iter().filter(|(holder, _)| Some(holder) != own.as_ref());
+        let held = others.flat_map(|(holder, loans)| {
+            loans.into_iter().map(move |(path, value)| Held { path, value, holder: holder.clone() })
+        });
+        Ok(held.collect())
+    }
+
+    /// What was changed by somebody else while this process held it, of what has been given back since the last time.
+    pub fn take_changed(&self) -> Vec<Changed> {
+        std::mem::take(&mut *lock(&self.shared.changed))
+    }
+
+    /// Keeps what a setting is now that it has been set: the kernel may have rounded.
+    fn note_applied(&self, path: &Path) {
+        if let Ok(now) = self.read(path) {
+            lock(&self.shared.applied).insert(path.to_owned(), now);
+        }
+    }
+
+    /// With the lock held: the originals without this setting, where nobody else holds it and it is no longer what this process
+    /// had made of it.
+    fn leave_what_was_changed(&self, path: &Path) -> Result<(), JournalError> {
+        let directory = &self.shared.directory;
+        let Some(applied) = lock(&self.shared.applied).get(path).cloned() else { return Ok(()) };
+        let Ok(now) = self.read(path) else { return Ok(()) };
+        let mut originals = directory.read_originals()?;
+        let Some(before) = originals.get(path).cloned() else { return Ok(()) };
+        if value::same(&now, &applied) || value::same(&now, &before) {
+            return Ok(());
+        }
+        let (living, _) = directory.sweep_holders()?;
+        if living.values().any(|loans| loans.contains_key(path)) {
+            return Ok(());
+        }
+        originals.remove(path);
+        directory.write_originals(&originals)?;
+        let text = |value: &str| value.trim_end().to_owned();
+        let changed = Changed {
+            path: path.to_owned(),
+            applied: text(&applied),
+            now: text(&now),
+            before: text(&before),
+        };
+        lock(&self.shared.changed).push(changed);
+        Ok(())
     }
 
     /// Puts back what dead runs have left. What living runs hold is not touched.
@@ -252,6 +356,7 @@ impl HostSettings {
     /// With the lock held: this process no longer holds `path` (once); if nobody does, it is put back.
     fn give_back(&self, path: &Path) -> Result<(), JournalError> {
         self.with_holder(|holder| holder.remove(path))?;
+        self.leave_what_was_changed(path)?;
         let (_, _, report) = self.settle()?;
         report.failed.into_iter().next().map_or(Ok(()), Err)
     }
@@ -283,13 +388,17 @@ impl HostSettings {
         &self,
         change: impl FnOnce(&mut Holder) -> Result<R, JournalError>,
     ) -> Result<R, JournalError> {
-        let mut slot = self.shared.holder.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut slot = lock(&self.shared.holder);
         let holder = match &mut *slot {
             Some(holder) => holder,
             none => none.insert(self.shared.directory.new_holder()?),
         };
         change(holder)
     }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Settings and what they were before they were borrowed.

@@ -48,6 +48,66 @@ impl Drop for Place {
 }
 
 #[test]
+fn what_somebody_else_sets_meanwhile_is_left_and_told() {
+    let place = Place::new("changed");
+    let settings = place.settings();
+    let guard = settings.hold(place.setting(), "1").unwrap();
+    fs::write(place.setting(), "7\n").unwrap();
+    guard.release().unwrap();
+    assert_eq!(place.value(), "7\n", "theirs");
+    assert!(!place.originals().exists(), "and forgotten");
+    let [changed] = &settings.take_changed()[..] else { panic!("it is told") };
+    let found = (changed.applied.as_str(), changed.now.as_str(), changed.before.as_str());
+    assert_eq!(found, ("1", "7", "0"));
+    assert!(settings.take_changed().is_empty(), "once");
+
+    // Back to what it was before, or as the run had it: nothing to tell.
+    for value in ["7\n", "1\n"] {
+        let guard = settings.hold(place.setting(), "1").unwrap();
+        fs::write(place.setting(), value).unwrap();
+        guard.release().unwrap();
+        assert_eq!((place.value().as_str(), settings.take_changed().len()), ("7\n", 0));
+    }
+
+    // While another run holds it, it is not given back at all.
+    let (first, other) = (settings.hold(place.setting(), "1").unwrap(), place.settings());
+    let second = other.hold(place.setting(), "1").unwrap();
+    fs::write(place.setting(), "9\n").unwrap();
+    first.release().unwrap();
+    assert_eq!((place.value().as_str(), settings.take_changed().len()), ("9\n", 0));
+    second.release().unwrap();
+    assert_eq!((place.value().as_str(), other.take_changed().len()), ("9\n", 1));
+}
+
+#[test]
+fn what_others_hold_and_what_is_borrowed_can_be_seen() {
+    let place = Place::new("seen");
+    let (settings, other) = (place.settings(), place.settings());
+    assert!(look::look_at(&place.root.join("nowhere")).settings.is_empty());
+    let guard = settings.hold(place.setting(), "1").unwrap();
+    assert!(settings.held_by_others().unwrap().is_empty(), "one's own");
+    let [held] = &other.held_by_others().unwrap()[..] else { panic!("one") };
+    assert_eq!((held.path.clone(), held.value.as_str()), (place.setting(), "1"));
+    let seen = look::look_at(&place.root.join("run"));
+    assert_eq!((seen.settings.clone(), seen.is_left_behind()), (vec![(place.setting(), "0".into())], false));
+    guard.release().unwrap();
+    drop(settings);
+    assert!(look::look_at(&place.root.join("run")).settings.is_empty());
+    // A holder that is no more.
+    fs::write(place.root.join("run/holders/4294967295-1"), "").unwrap();
+    let originals = settings_file(&place);
+    fs::write(place.originals(), originals).unwrap();
+    assert!(look::look_at(&place.root.join("run")).is_left_behind());
+}
+
+/// A file of originals of this boot, with the place's setting in it.
+fn settings_file(place: &Place) -> String {
+    let boot = linux::sysctl::read_opt("kernel.random.boot_id").unwrap_or_default();
+    let path = place.setting();
+    serde_json::json!({"version": 1, "boot": boot, "settings": [{"path": path, "value": "0\n"}]}).to_string()
+}
+
+#[test]
 fn a_setting_is_borrowed_and_given_back() {
     let place = Place::new("borrow");
     let settings = place.settings();
@@ -178,8 +238,17 @@ fn the_originals_of_another_boot_are_no_longer_true() {
 fn nobody_else_can_open_the_lock() {
     use std::os::unix::fs::PermissionsExt;
     let place = Place::new("private");
-    drop(place.settings());
-    assert_eq!(fs::metadata(place.root.join("run")).unwrap().permissions().mode() & 0o777, 0o700);
+    let settings = place.settings();
+    let _guard = settings.hold(place.setting(), "1").unwrap();
+    let mode = |path: PathBuf| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    assert_eq!(mode(place.root.join("run/settings.lock")), 0o600);
+    for holder in fs::read_dir(place.root.join("run/holders")).unwrap() {
+        assert_eq!(mode(holder.unwrap().path()), 0o600);
+    }
+    // What was there before is no secret, as long as nobody else writes it.
+    for other in ["run", "run/holders", "run/originals.json"] {
+        assert_eq!(mode(place.root.join(other)) & 0o022, 0, "{other}");
+    }
 }
 
 proptest! {

@@ -278,13 +278,14 @@ impl Search {
         let is_at_ceiling = |lower: i64| ceiling.is_some_and(|ceiling| ceiling - lower <= width);
         match (bounds.lower, bounds.upper) {
             (Some(lower), Some(upper)) if upper - lower <= width => Ending::Regular,
+            // Before the loss: at a load that is not held no loss says anything about the target.
+            (None, _) if ceiling == Some(0) => Ending::NotOffered,
             (None, Some(0)) => Ending::LosesAtMinimum,
             (Some(lower), None) if lower == self.grid.top() => Ending::PassesAtMaximum,
             (Some(lower), None) if is_at_ceiling(lower) && !self.loses_above_ceiling(goal) => {
                 Ending::BoundedBySender
             }
             (Some(lower), _) if is_at_ceiling(lower) => Ending::UnsteadySender,
-            (None, _) if ceiling == Some(0) => Ending::NotOffered,
             _ if self.is_expired() => Ending::TimeLimit,
             _ => Ending::Unfinished,
         }

@@ -39,6 +39,8 @@ struct Report {
     warnings: Vec<Warning>,
     remarks: Vec<Warning>,
     put_back: Vec<String>,
+    /// What a run that was killed has left changed.
+    left_behind: Option<String>,
     device: Option<Device>,
 }
 
@@ -53,7 +55,9 @@ pub(crate) fn run(args: &DoctorArgs) -> Result<Outcome> {
     let mut abilities = vec![network_probe(privilege, &network)];
     abilities.extend(Abilities::probe().as_probes());
     abilities.extend(CounterSet::open(measuring).as_probes());
+    let borrowed = lab::journal::look();
     let report = Report {
+        left_behind: borrowed.is_left_behind().then(|| doctor::borrowed_text(&borrowed)),
         privilege: privilege_text(privilege, &network),
         warnings: doctor::warnings(&environment),
         remarks: doctor::remarks(&environment),
@@ -134,6 +138,11 @@ fn text(report: &Report, cleaned: bool) -> String {
             line(format!("  put back: {setting}"));
         }
         line(String::new());
+    }
+    if let Some(left) = &report.left_behind {
+        line(format!(
+            "host settings\n  a run that was killed left them changed: {left}\n  perpacket doctor --clean, as root, puts them back\n"
+        ));
     }
     if let Some(device) = &report.device {
         line(format!(

@@ -27,6 +27,7 @@ use crate::paths::{GEN, INGRESS, INGRESS_PEER, SYS};
 use crate::rig::kernel::seen_by;
 use crate::scenario::Dut;
 use crate::stop::{Deadline, Stop};
+use crate::trial::imix::Imix;
 use crate::trial::sender::{Handover, Offered, Sender, Turn};
 use crate::trial::{Course, Load, Trial};
 
@@ -58,6 +59,8 @@ pub(crate) struct Blueprint {
     /// Whether sockets are connected to the only source of their packets: receive flow steering knows the readers of such
     /// sockets alone (`sock_rps_record_flow`, include/net/rps.h, 6.18).
     pub(crate) connected: bool,
+    /// Whether sizes are mixed; the frame size is the longest then.
+    pub(crate) imix: bool,
     /// Ports, the last ones, that nobody listens on.
     pub(crate) closed_ports: u32,
     /// The CPU of the sender.
@@ -71,6 +74,7 @@ pub(crate) struct Arena {
     blueprint: Blueprint,
     backend: BackendKind,
     frame: CheckedFrame,
+    imix: Option<Imix>,
     receivers: Receivers,
     counters: Vec<(&'static str, Reader)>,
     /// Settings of the host, put back when this goes.
@@ -159,7 +163,8 @@ impl Arena {
         let receivers = Receivers::start(&lab, blueprint).context("start the receivers")?;
         let open = |role| Ok((role, Reader::open(&lab, role, &[])?));
         let counters = [GEN, SYS].map(open).into_iter().collect::<Result<_>>()?;
-        Ok(Self { blueprint: blueprint.clone(), backend, frame, receivers, counters, _held: held, lab })
+        let imix = blueprint.imix.then(|| Imix::of(&blueprint.frame())).transpose()?;
+        Ok(Self { blueprint: blueprint.clone(), backend, frame, imix, receivers, counters, _held: held, lab })
     }
 
     /// Sends a load, waits for what is on its way, and counts.
@@ -200,6 +205,7 @@ impl Arena {
         Sender {
             kind: self.backend,
             frame: &self.frame,
+            imix: self.imix.as_ref(),
             turn: self.turn(),
             netns: Some(self.netns(role)),
             ifindex: self.lab.device(role, device).ifindex,
@@ -300,6 +306,7 @@ mod tests {
             napi: false,
             stamp: true,
             connected: false,
+            imix: false,
             closed_ports: 0,
             sender_cpu: 1,
             receiver_cpus: vec![0],

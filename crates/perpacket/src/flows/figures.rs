@@ -11,6 +11,9 @@ use super::arena::Blueprint;
 use crate::report::Outcome;
 use crate::scenario::Flows;
 
+/// How long a run must be for its busy time to be a figure: that is counted in ticks of 10 ms on each CPU.
+const LEAST_BUSY_NS: u64 = 500_000_000;
+
 /// All runs of a command, as they came.
 pub(crate) struct FlowsResult {
     pub(crate) scenario: Flows,
@@ -45,7 +48,7 @@ pub(crate) struct Figures {
     pub(crate) unaccounted: i64,
     /// How often the device refused a packet that was then sent again; none where the sender does not learn of it.
     pub(crate) refused: Option<u64>,
-    /// Busy time of all CPUs for each packet sent, in ns: the median of the runs.
+    /// Busy time of all CPUs for each packet sent, in ns: the median of the runs; none where all are too short for it.
     pub(crate) busy_ns: Option<f64>,
 }
 
@@ -82,17 +85,23 @@ impl FlowsResult {
         all.filter(move |(run, _)| usize::from(run.variant) == variant)
     }
 
+    /// Those in which all packets were sent.
+    pub(crate) fn of_whole(&self, variant: usize) -> impl Iterator<Item = (&FlowRun, &Ledger)> {
+        self.of(variant).filter(|(run, _)| is_whole(run))
+    }
+
     /// The figures of each setting.
     pub(crate) fn figures(&self) -> Vec<Figures> {
         (0..self.blueprints.len()).map(|variant| self.figures_of(variant)).collect()
     }
 
     fn figures_of(&self, variant: usize) -> Figures {
-        let whole: Vec<(&FlowRun, &Ledger)> = self.of(variant).filter(|(run, _)| is_whole(run)).collect();
+        let whole: Vec<(&FlowRun, &Ledger)> = self.of_whole(variant).collect();
         let runs = || whole.iter().map(|(run, _)| *run);
         let rates: Vec<f64> = runs().filter_map(FlowRun::achieved_pps).collect();
         let shares: Vec<f64> = runs().filter_map(FlowRun::share).collect();
-        let busy: Vec<f64> = runs().filter_map(FlowRun::busy_ns_per_packet).collect();
+        let long = runs().filter(|run| run.wall_ns >= LEAST_BUSY_NS);
+        let busy: Vec<f64> = long.filter_map(FlowRun::busy_ns_per_packet).collect();
         Figures {
             name: self.scenario.name(variant),
             runs: whole.len(),

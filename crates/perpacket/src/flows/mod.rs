@@ -40,7 +40,7 @@ use crate::{doctor, environment, session};
 
 pub(crate) use arena::{Arena, Blueprint, FlowTrial};
 pub(crate) use figures::{Figures, FlowsResult};
-pub(crate) use setting::{FlowFactor, FlowSetting, Reader as FlowReader, two_values};
+pub(crate) use setting::{FlowFactor, FlowSetting, two_values};
 use user::UserArena;
 pub(crate) use user::refusal as refusal_in_user_space;
 
@@ -70,15 +70,20 @@ pub(crate) fn run(scenario: &Flows, svg: Option<&Path>, output: &OutputArgs) -> 
     let (_expedited, left_behind) = session::expedite(scenario.host.expedite && job.kernel_sends())?;
     job.borrow_host()?;
 
-    let mut recorder = job.start_record(&abilities, output)?;
+    let (mut recorder, of_host) = job.start_record(&abilities, output)?;
     let mut warnings = doctor::left_behind(&left_behind);
+    warnings.extend(of_host);
     warnings.extend(fallback);
     warnings.extend(job.warnings());
     for warning in warnings {
         warn(&mut recorder, warning, output)?;
     }
     let steal = environment::steal_ticks();
-    let outcome = job.measure(&mut recorder, output).and_then(|result| {
+    let measured = job.measure(&mut recorder, output);
+    for warning in steering::changed_meanwhile(job.host.as_ref()) {
+        warn(&mut recorder, warning, output)?;
+    }
+    let outcome = measured.and_then(|result| {
         recorder.summary(Summary { flows: Some(result.flows.clone()), ..Summary::default() })?;
         if report::prints_text(output.json.as_deref()) {
             report::write_stdout(&report::flows_text(&result, output.verbose))?;
@@ -106,6 +111,7 @@ impl<'a> Job<'a> {
             receiver_cpus.push(sender_cpu);
         }
         let (settings, fallback) = ways::settle(scenario, abilities)?;
+        settings.iter().try_for_each(|setting| steering::check(setting, scenario.dut))?;
         let napi = settings
             .iter()
             .any(|setting| setting.needs_napi() || setting.backend == Some(BackendKind::XdpLive));
@@ -120,6 +126,7 @@ impl<'a> Job<'a> {
             napi,
             stamp: scenario.load.stamp,
             connected,
+            imix: false,
             closed_ports: scenario.load.closed_ports,
             sender_cpu,
             receiver_cpus: receiver_cpus.clone(),
@@ -208,7 +215,17 @@ impl<'a> Job<'a> {
         Ok((run, book))
     }
 
-    fn warnings(&self) -> Option<Warning> {
+    fn warnings(&self) -> Vec<Warning> {
+        let settings: Vec<&FlowSetting> = self.blueprints.iter().map(|own| &own.setting).collect();
+        let mut warnings = match self.scenario.dut {
+            Dut::Kernel => steering::held_by_others(&settings),
+            Dut::Datapath => Vec::new(),
+        };
+        warnings.extend(self.one_cpu());
+        warnings
+    }
+
+    fn one_cpu(&self) -> Option<Warning> {
         let blueprint = self.blueprints.first()?;
         blueprint.receiver_cpus.contains(&blueprint.sender_cpu).then(|| Warning {
             what: "sender and receivers share a CPU".into(),
@@ -218,8 +235,8 @@ impl<'a> Job<'a> {
         })
     }
 
-    /// Starts the record, and says what is going to happen.
-    fn start_record(&self, abilities: &Abilities, output: &OutputArgs) -> Result<Recorder> {
+    /// Starts the record, and says what is going to happen. What makes this host noisy.
+    fn start_record(&self, abilities: &Abilities, output: &OutputArgs) -> Result<(Recorder, Vec<Warning>)> {
         let variants = self.blueprints.iter().enumerate().map(|(index, blueprint)| {
             let setting = &blueprint.setting;
             Variant {
@@ -248,7 +265,8 @@ impl<'a> Job<'a> {
             }
             report::write_stderr(&text);
         }
-        Recorder::start(head, output)
+        let warnings = doctor::warnings(&head.environment);
+        Ok((Recorder::start(head, output)?, warnings))
     }
 }
 

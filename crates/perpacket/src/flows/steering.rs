@@ -1,13 +1,15 @@
 //! Which CPUs work on packets: settings of the lab's devices, and those that belong to the host.
 
-use anyhow::{Context, Result};
-use lab::journal::Guard;
+use anyhow::{Context, Result, bail};
+use lab::journal::{Changed, Guard, Held};
 use lab::steering::{CpuMask, DeviceSteering, HostSteering, QueueMasks};
 use lab::{HostSettings, Lab, Plan};
-use linux::{cpu, privilege};
+use linux::{cpu, cpumask, privilege};
+use measure::record::Warning;
 
-use super::setting::FlowSetting;
+use super::setting::{FlowSetting, OFF};
 use crate::paths::{GEN, INGRESS, INGRESS_PEER, SYS};
+use crate::scenario::Dut;
 
 /// What lets receivers alone poll a device: how long its interrupts stay off after they stopped, in ns, and after how many polls
 /// without a packet that time begins (Documentation/networking/napi.rst, "Software IRQ coalescing", 6.18).
@@ -64,6 +66,77 @@ pub(super) fn apply(setting: &FlowSetting, lab: &Lab, host: Option<&HostSettings
     let host =
         host.context("rfs, flow-limit and backlog belong to the host, and only its root may set them")?;
     Ok(steering.hold(host)?)
+}
+
+/// Refuses masks with CPUs that there are not, before anything is built.
+pub(super) fn check(setting: &FlowSetting, dut: Dut) -> Result<()> {
+    let (there, whose) = match dut {
+        Dut::Kernel => (cpumask::possible()?, "is not in this machine"),
+        Dut::Datapath => (CpuMask::of(cpu::allowed()?), "is not allowed to this process"),
+    };
+    let each = |masks: QueueMasks| match masks {
+        QueueMasks::All(mask) => vec![mask],
+        QueueMasks::Each(masks) => masks,
+    };
+    let flow_limit = if dut == Dut::Kernel { setting.flow_limit_mask()? } else { CpuMask::none() };
+    for (name, text, masks) in [
+        ("rps", &setting.rps, each(setting.rps_masks()?)),
+        ("xps", &setting.xps, each(setting.xps_masks()?)),
+        ("flow-limit", &setting.flow_limit, vec![flow_limit]),
+    ] {
+        let other = masks.iter().flat_map(CpuMask::cpus).find(|&cpu| !there.contains(cpu));
+        if let Some(cpu) = other {
+            let all: Vec<String> = there.cpus().map(|cpu| cpu.to_string()).collect();
+            bail!("{name} = {text}: CPU {cpu} {whose}, which has CPU {}", all.join(", "));
+        }
+    }
+    Ok(())
+}
+
+/// What other runs hold of the host that a setting does not ask for, and that it would be measured with.
+pub(super) fn held_by_others(settings: &[&FlowSetting]) -> Vec<Warning> {
+    if !privilege::full() {
+        return Vec::new();
+    }
+    let held = HostSettings::open_default().and_then(|host| host.held_by_others()).unwrap_or_default();
+    let is_asked_for = |held: &Held| {
+        let name = held.path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        settings.iter().all(|setting| match name.as_str() {
+            "netdev_max_backlog" => setting.backlog.is_some(),
+            "rps_sock_flow_entries" => setting.rfs > 0,
+            "flow_limit_cpu_bitmap" | "flow_limit_table_len" => setting.flow_limit != OFF,
+            // Not of steering.
+            _ => !held.path.starts_with("/proc/sys/net/core"),
+        })
+    };
+    let warning = |held: Held| {
+        Warning {
+        what: "another run has changed a setting of the host, and this one is measured with it".into(),
+        fact: format!("{} = {}, held by {}", held.path.display(), held.value, held.holder),
+        next_step: "wait until that run is over, or ask for a value here: at the same one it is shared, at another one refused".into(),
+        ..Warning::default()
+    }
+    };
+    held.into_iter().filter(|held| !is_asked_for(held)).map(warning).collect()
+}
+
+/// What somebody changed while it was borrowed.
+pub(super) fn changed_meanwhile(host: Option<&HostSettings>) -> Vec<Warning> {
+    let warning = |own: Changed| {
+        Warning {
+        what: "somebody changed a setting of the host during the run, which was measured in part with another value".into(),
+        fact: format!(
+            "{}: {} was set for the run, {} was found and has been left; before the run it was {}",
+            own.path.display(),
+            own.applied,
+            own.now,
+            own.before
+        ),
+        next_step: "measure again; write the value of before back where the new one is not wanted".into(),
+        ..Warning::default()
+    }
+    };
+    host.map_or(Vec::new(), |host| host.take_changed().into_iter().map(warning).collect())
 }
 
 /// What is changed of the host.

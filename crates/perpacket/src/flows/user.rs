@@ -174,6 +174,7 @@ impl UserArena {
         let sender = Sender {
             kind: self.backend,
             frame: &self.frame,
+            imix: None,
             turn: streams.turn,
             netns: Some(self.lab.netns(GEN)),
             ifindex: self.lab.device(GEN, INGRESS_PEER).ifindex,

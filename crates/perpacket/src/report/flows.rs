@@ -86,16 +86,19 @@ fn load_lines(result: &FlowsResult) -> String {
     let mut lines: Vec<String> = Vec::new();
     for blueprint in &result.blueprints {
         let setting = &blueprint.setting;
-        let sources = match setting.source_count() {
+        // Of few packets not every source is met.
+        let sources = match u64::from(setting.source_count()).min(packets) {
             1 => String::new(),
-            sources => format!(" from {} source addresses", thousands(sources.into())),
+            sources => format!(" from {} source addresses", thousands(sources)),
         };
+        let flows = setting.distinct_flows(packets);
         let line = format!(
-            "{} pps, {} port{}, {} flows{sources}",
+            "{} pps, {} port{}, {} flow{}{sources}",
             thousands(setting.pps().unwrap_or_default().round() as u64),
             setting.port_count(),
             if setting.port_count() == 1 { "" } else { "s" },
-            thousands(setting.distinct_flows(packets)),
+            thousands(flows),
+            if flows == 1 { "" } else { "s" },
         );
         if !lines.contains(&line) {
             lines.push(line);
@@ -180,7 +183,7 @@ fn flows_table(result: &FlowsResult, figures: &[Figures]) -> String {
     for flow in 0..count {
         let mut row = vec![flow.to_string(), String::new()];
         for variant in 0..figures.len() {
-            let own = || result.of(variant).filter_map(|(run, _)| run.flows.get(flow));
+            let own = || result.of_whole(variant).filter_map(|(run, _)| run.flows.get(flow));
             let (sent, received) =
                 own().fold((0, 0), |(sent, received), flow| (sent + flow.sent, received + flow.received));
             row[1] = own().map(|flow| flow.port.to_string()).next().unwrap_or(row[1].clone());
@@ -211,7 +214,7 @@ fn cpu_table(result: &FlowsResult, figures: &[Figures]) -> String {
 }
 
 fn cpu_row(result: &FlowsResult, variant: usize, cpu: u32) -> Option<Vec<String>> {
-    let runs = || result.of(variant).map(|(run, _)| run);
+    let runs = || result.of_whole(variant).map(|(run, _)| run);
     let uses: Vec<_> = runs().flat_map(|run| &run.cpus).filter(|own| own.cpu == cpu).collect();
     if uses.is_empty() {
         return None;
@@ -275,13 +278,12 @@ fn runs_lines(result: &FlowsResult, figures: &[Figures]) -> String {
     let mut text = String::from("\nruns, received:\n");
     for (variant, own) in figures.iter().enumerate() {
         let one = |run: &FlowRun| {
+            if run.sent != run.packets {
+                // It counts for nothing above.
+                return format!("cut short after {} packets", thousands(run.sent));
+            }
             let share = run.share().map_or(dash(), percent);
-            let mark = match () {
-                () if run.sent != run.packets => " (cut short)",
-                () if !run.is_offered => " (rate not held)",
-                () => "",
-            };
-            share + mark
+            share + if run.is_offered { "" } else { " (rate not held)" }
         };
         let shares: Vec<String> = result.of(variant).map(|(run, _)| one(run)).collect();
         text += &format!("  {}: {}\n", own.name, shares.join(", "));

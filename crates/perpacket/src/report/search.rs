@@ -118,7 +118,7 @@ fn rates(all: &[Searched]) -> String {
                     (row.run + 1).to_string(),
                     goal.result.goal.name.clone(),
                 ];
-                line.extend(figures(goal, place.cell.frame_bytes));
+                line.extend(figures(goal, place.mean_bytes()));
                 line.extend([row.trials.to_string(), format!("{:.1}", row.wall_ns as f64 / 1e9)]);
                 line.push(ended(goal.result.ending).into());
                 table.add_row(line);
@@ -130,12 +130,12 @@ fn rates(all: &[Searched]) -> String {
 }
 
 /// Both bounds, and the conditional throughput in three units.
-fn figures(goal: &SearchGoal, frame_bytes: u32) -> [String; 5] {
+fn figures(goal: &SearchGoal, frame_bytes: f64) -> [String; 5] {
     let missing = || "–".to_owned();
     let bound = |pps: Option<f64>| pps.map_or_else(missing, whole);
     let result = &goal.result;
     let throughput = result.conditional_throughput_pps;
-    let bits = f64::from(frame_bytes) * 8.0;
+    let bits = frame_bytes * 8.0;
     [
         bound(result.lower.map(|bound| bound.load_pps)),
         bound(result.upper.map(|bound| bound.load_pps)),

@@ -5,7 +5,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
-use measure::wire::{Rate, parse_rate};
+use measure::wire::{Rate, RateError, parse_rate};
 use serde::{Deserialize, Serialize};
 use traffic::BackendKind;
 
@@ -253,6 +253,9 @@ impl AskedRate {
             _ => (text.to_owned(), false),
         };
         let lower = number.to_ascii_lowercase();
+        if matches!(parse_rate(&number), Err(RateError::NotPositive(_))) {
+            bail!("--rate {text}: a rate above 0 is needed, such as 750kpps");
+        }
         ensure!(
             ["pps", "p/s", "bit", "bps", "b/s"].iter().any(|unit| lower.contains(unit)),
             "--rate {text}: a unit is missing: write {number}pps, or {number}bit for bits per second of the frames"

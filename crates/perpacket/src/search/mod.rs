@@ -134,7 +134,7 @@ fn search_all(
                 break;
             }
             let place = &searched.place;
-            let mut laid = lay(place.subject, &place.cell, scenario.ports, cpus)?;
+            let mut laid = lay(place, scenario.ports, cpus)?;
             let variant = u16::try_from(index)?;
             let hunt = Hunt { goals: &scenario.goals, limits: scenario.limits(), variant, run };
             let found = hunt.on(laid.course.as_mut(), stop, |trial, share| {

@@ -10,6 +10,7 @@ use super::course::{Cpus, WAYS};
 use crate::cell::{Cell, PathName, Setting};
 use crate::host::Abilities;
 use crate::scenario::{Clock, FrameWord, PortKind, Search, Subject};
+use crate::trial::imix::{self, Imix};
 use crate::{device, paths, report};
 
 /// One of them.
@@ -25,6 +26,14 @@ impl Place {
     /// Its name in the record and in messages.
     pub(crate) fn name(&self) -> String {
         format!("{}/{}", self.subject, self.frame)
+    }
+
+    /// Mean bytes of a frame, with FCS.
+    pub(crate) fn mean_bytes(&self) -> f64 {
+        match self.frame {
+            FrameWord::Bytes(bytes) => bytes.into(),
+            FrameWord::Imix => Imix::mean_bytes(),
+        }
     }
 
     /// The way in.
@@ -79,7 +88,8 @@ fn resolve(subject: Subject, frame: FrameWord, scenario: &Search, abilities: &Ab
     let (path, frame_bytes) = match (subject, frame) {
         (Subject::Path(path), FrameWord::Bytes(bytes)) => (path, bytes),
         (Subject::Flows, FrameWord::Bytes(bytes)) => (PathName::Udp, bytes),
-        (_, FrameWord::Imix) => bail!("imix on {subject}: a mix of sizes cannot be searched yet"),
+        (Subject::Path(path), FrameWord::Imix) => (path, imix::LONGEST),
+        (Subject::Flows, FrameWord::Imix) => (PathName::Udp, imix::LONGEST),
     };
     let cell = Cell { path, frame_bytes, setting: scenario.setting.clone() };
     let cell = if subject == Subject::Flows {

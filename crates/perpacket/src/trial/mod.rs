@@ -6,6 +6,7 @@
 //!  └ Trial   what was sent and received, and where the rest ended
 //! ```
 
+pub(crate) mod imix;
 pub(crate) mod sender;
 
 use anyhow::Result;

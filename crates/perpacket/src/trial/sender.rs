@@ -15,6 +15,7 @@ use traffic::{
 };
 
 use super::Load;
+use super::imix::Imix;
 use crate::cell::Setting;
 use crate::generate::workers::{self, Done, Worker};
 use crate::stop::Stop;
@@ -24,6 +25,8 @@ const CHUNK: Duration = Duration::from_secs(1);
 
 /// The most frames that are written beforehand: what a socket would send from a cache.
 const MOST_PREPARED: u64 = 256;
+/// The same where sizes are mixed, which come again after twelve.
+const MOST_MIXED: u64 = 1_024;
 
 /// Which packet of a frame is sent when.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -54,12 +57,14 @@ impl Turn {
 }
 
 /// Who sends a trial's packets, from where and how. Each trial opens a new generator, whose pace is its own.
-#[derive(Debug)]
+#[derive(Debug, Clone, Copy)]
 pub(crate) struct Sender<'a> {
     /// The way, settled: one that the host has.
     pub(crate) kind: BackendKind,
     /// What is sent: frame number `s` is `frame.write(s, …)`.
     pub(crate) frame: &'a CheckedFrame,
+    /// Where sizes are mixed: the same frame in all of them. `frame` is the longest then.
+    pub(crate) imix: Option<&'a Imix>,
     /// In which order.
     pub(crate) turn: Turn,
     /// The namespace of the device; none for that of the process.
@@ -155,7 +160,7 @@ impl Sender<'_> {
         if matches!(self.kind, BackendKind::Inject | BackendKind::XdpLive) {
             return self.open_live(pace);
         }
-        let frames = frames(self.frame, self.turn)?;
+        let frames = frames(self.frame, self.imix, self.turn)?;
         let open = || open_device(self.kind, self.ifindex, self.handover, frames);
         let backend = match self.netns {
             Some(netns) => netns.run(open)??,
@@ -172,7 +177,12 @@ impl Sender<'_> {
             _ => Destination::Device(self.ifindex),
         };
         let write = |asm: &mut Assembler, packet: Reg, index: Reg, scratch: [Reg; 5]| {
-            write_in_turn(frame, self.turn, asm, packet, index, scratch);
+            match self.imix {
+                None => write_in_turn(frame, self.turn, asm, packet, index, scratch),
+                Some(imix) => imix.lower(asm, index, scratch[0], |frame, asm| {
+                    write_in_turn(frame, self.turn, asm, packet, index, scratch);
+                }),
+            }
             Ok::<(), std::convert::Infallible>(())
         };
         let generator = LiveGenerator::new(&LiveSpec {
@@ -183,7 +193,7 @@ impl Sender<'_> {
             frame: frame.to_vec(0),
             header_bytes: frame.header_bytes(),
             write_packet: &write,
-            shortens: false,
+            shortens: self.imix.is_some(),
             pace: Some(pace),
             batch: self.batch,
         })?;
@@ -234,8 +244,18 @@ fn write_in_turn(
 }
 
 /// The frames as a backend takes them: written beforehand where they come again soon.
-fn frames(frame: &CheckedFrame, turn: Turn) -> Result<Frames> {
+fn frames(frame: &CheckedFrame, imix: Option<&Imix>, turn: Turn) -> Result<Frames> {
     let ports = frame.flows();
+    if let Some(imix) = imix {
+        let whole = frame.period().map(|period| period * Imix::period());
+        if let Some(period) = whole.filter(|&period| turn == Turn::Flows && period <= MOST_MIXED) {
+            return Ok(Frames::cycle((0..period).map(|number| imix.to_vec(number, number)).collect())?);
+        }
+        let imix = imix.clone();
+        return Ok(Frames::varied(frame.l2_bytes(), move |packet, out| {
+            Some(imix.write(packet, turn.frame(packet, ports), out, monotonic_ns))
+        })?);
+    }
     let period = frame.period().filter(|&period| period <= MOST_PREPARED);
     if let Some(period) = period.filter(|_| turn == Turn::Flows || ports == 1) {
         return Ok(Frames::cycle((0..period).map(|number| frame.to_vec(number)).collect())?);
@@ -316,7 +336,7 @@ mod tests {
 
     #[test]
     fn a_sender_sends_what_it_is_asked_for() {
-        let frame = UdpFrame {
+        let written = UdpFrame {
             source_mac: [2, 0, 0, 0, 0, 1],
             destination_mac: [2, 0, 0, 0, 0, 2],
             addresses: Addresses::V4 {
@@ -330,11 +350,13 @@ mod tests {
             stamp: false,
             frame_bytes: 64,
         };
-        let frame = frame.check().unwrap();
+        let frame = written.clone().check().unwrap();
+        let longest = UdpFrame { frame_bytes: 1_518, ..written.clone() }.check().unwrap();
         let cpu = linux::cpu::allowed().unwrap()[0];
         let sender = Sender {
             kind: BackendKind::Memory,
             frame: &frame,
+            imix: None,
             turn: Turn::Sources,
             netns: None,
             ifindex: 0,
@@ -342,6 +364,12 @@ mod tests {
             batch: None,
             handover: Handover::default(),
         };
+        let imix = Imix::of(&written).unwrap();
+        let mixed = Sender { imix: Some(&imix), ..Sender { frame: &longest, ..sender } };
+        for turn in [Turn::Sources, Turn::Flows] {
+            let offered = Sender { turn, ..mixed }.send(&LOAD, &Stop::listen().unwrap(), |_| ()).unwrap();
+            assert_eq!(offered.packets, LOAD.packets);
+        }
         let offered = sender.send(&LOAD, &Stop::listen().unwrap(), |_| ()).unwrap();
         assert_eq!(offered.packets, LOAD.packets);
         assert!(offered.wall_ns >= 100_000);

@@ -27,6 +27,7 @@ use crate::scenario::{
     DATAPATH_JOB, Datapath, Devices, Network, PortKind, Receiving, Running, SCHEMA, StageName, UdpQueues,
 };
 use crate::stop::Stop;
+use crate::trial::imix::Imix;
 use crate::trial::sender::{Handover, Sender, Turn};
 use crate::trial::{Course, Load, Trial};
 
@@ -41,6 +42,7 @@ pub(crate) const WAYS: [BackendKind; 4] =
 struct DatapathCourse {
     cell: Cell,
     frame: CheckedFrame,
+    imix: Option<Imix>,
     kind: BackendKind,
     cpu: usize,
     end: End,
@@ -59,7 +61,7 @@ struct End {
 }
 
 /// Builds the lab and the device of a resolved cell.
-pub(super) fn lay(cell: &Cell, ports: PortKind, cpus: &Cpus) -> Result<Laid> {
+pub(super) fn lay(cell: &Cell, mix: bool, ports: PortKind, cpus: &Cpus) -> Result<Laid> {
     let what = || format!("build the device for {} at {} bytes", cell.path, cell.frame_bytes);
     let kind = cell.setting.backend.context("the backend is not resolved")?;
     let lab = Lab::build(&plan(cell, ports)?).with_context(what)?;
@@ -75,6 +77,7 @@ pub(super) fn lay(cell: &Cell, ports: PortKind, cpus: &Cpus) -> Result<Laid> {
     let shared = cpus.is_one().then(|| "there is one CPU for the sender and the device".to_owned());
     let course = DatapathCourse {
         cell: cell.clone(),
+        imix: mix.then(|| Imix::of(&frame(cell))).transpose()?,
         frame: frame(cell).check()?,
         kind,
         cpu: cpus.sender,
@@ -196,6 +199,7 @@ impl Course for DatapathCourse {
         let sender = Sender {
             kind: self.kind,
             frame: &self.frame,
+            imix: self.imix.as_ref(),
             turn: Turn::Flows,
             batch: None,
             handover: Handover::of(&self.cell.setting),

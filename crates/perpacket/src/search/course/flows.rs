@@ -62,7 +62,7 @@ pub(crate) fn resolve(mut cell: Cell, abilities: &Abilities) -> Result<Cell> {
 }
 
 /// Builds the lab, and starts the receivers.
-pub(super) fn lay(cell: &Cell, cpus: &Cpus) -> Result<Laid> {
+pub(super) fn lay(cell: &Cell, mix: bool, cpus: &Cpus) -> Result<Laid> {
     let setting = flow_setting(cell)?;
     let blueprint = Blueprint {
         dut: crate::scenario::Dut::Kernel,
@@ -70,6 +70,7 @@ pub(super) fn lay(cell: &Cell, cpus: &Cpus) -> Result<Laid> {
         setting,
         stamp: false,
         connected: false,
+        imix: mix,
         closed_ports: 0,
         sender_cpu: cpus.sender,
         receiver_cpus: cpus.others.clone(),

@@ -12,6 +12,7 @@ use super::{Cpus, Laid};
 use crate::cell::{Cell, PathName};
 use crate::paths::{self, Ending, GEN, INGRESS, INGRESS_PEER, SYS, topology};
 use crate::stop::Stop;
+use crate::trial::imix::Imix;
 use crate::trial::sender::{Handover, Sender, Turn};
 use crate::trial::{Course, Load, Trial};
 
@@ -19,6 +20,7 @@ use crate::trial::{Course, Load, Trial};
 struct KernelCourse {
     cell: Cell,
     frame: CheckedFrame,
+    imix: Option<Imix>,
     kind: BackendKind,
     /// The CPU that sends.
     cpu: usize,
@@ -37,7 +39,7 @@ enum End {
 }
 
 /// Builds the lab of a cell whose backend is resolved.
-pub(super) fn lay(cell: &Cell, cpus: &Cpus) -> Result<Laid> {
+pub(super) fn lay(cell: &Cell, mix: bool, cpus: &Cpus) -> Result<Laid> {
     let what = || format!("build the lab for {} at {} bytes", cell.path, cell.frame_bytes);
     let path = paths::of(cell.path)?;
     let kind = cell.setting.backend.context("the backend is not resolved")?;
@@ -51,6 +53,7 @@ pub(super) fn lay(cell: &Cell, cpus: &Cpus) -> Result<Laid> {
     let shared = shared(cell, cpus)?;
     let course = KernelCourse {
         cell: cell.clone(),
+        imix: mix.then(|| Imix::of(&path.frame(cell))).transpose()?,
         frame: path.frame(cell).check()?,
         kind,
         cpu: cpus.sender,
@@ -96,6 +99,7 @@ impl Course for KernelCourse {
         let sender = Sender {
             kind: self.kind,
             frame: &self.frame,
+            imix: self.imix.as_ref(),
             turn: Turn::Flows,
             batch: None,
             handover: Handover::of(&self.cell.setting),

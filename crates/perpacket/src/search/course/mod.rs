@@ -16,8 +16,8 @@ mod reader;
 
 use anyhow::{Result, bail};
 
-use crate::cell::Cell;
-use crate::scenario::{PortKind, Subject};
+use super::place::Place;
+use crate::scenario::{FrameWord, PortKind, Subject};
 use crate::trial::Course;
 
 pub(crate) use datapath::WAYS;
@@ -61,11 +61,12 @@ impl Cpus {
 }
 
 /// Builds what a resolved cell describes.
-pub(crate) fn lay(subject: Subject, cell: &Cell, ports: PortKind, cpus: &Cpus) -> Result<Laid> {
-    match subject {
-        Subject::Path(path) if path.is_datapath() => datapath::lay(cell, ports, cpus),
-        Subject::Path(_) => kernel::lay(cell, cpus),
-        Subject::Flows => flows::lay(cell, cpus),
+pub(crate) fn lay(place: &Place, ports: PortKind, cpus: &Cpus) -> Result<Laid> {
+    let (cell, mix) = (&place.cell, place.frame == FrameWord::Imix);
+    match place.subject {
+        Subject::Path(path) if path.is_datapath() => datapath::lay(cell, mix, ports, cpus),
+        Subject::Path(_) => kernel::lay(cell, mix, cpus),
+        Subject::Flows => flows::lay(cell, mix, cpus),
     }
 }
 
