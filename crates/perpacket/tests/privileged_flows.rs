@@ -231,6 +231,8 @@ fn what_would_change_nothing_is_refused() {
         (&["--dut", "datapath", "--backend", "inject"], "does not get them"),
         (&["--reader", "epoll", "--busy-poll", "50"], "--reader threads"),
         (&["--rps", "0xffffffffffffffff"], "is not in this machine"),
+        (&["--rps", "off,0xffffffffffffffff"], "is not in this machine"),
+        (&["--rate", "0"], "a rate above 0 is needed"),
         (&["--rfs", "4096", "--sources", "8"], "one flow a port"),
     ] {
         let message = refused(&[&["flows", "-n", "1000", "--runs", "1"], args].concat());
@@ -286,6 +288,25 @@ fn whatever_ends_a_run_the_host_is_as_before() {
     assert_eq!(done.code, Some(3), "{done:?}");
     assert!(done.stdout.contains("stopped by a signal"), "{done:?}");
     assert_eq!(run.record().end.as_ref().unwrap().outcome, Outcome::Interrupted);
+    assert_eq!(host(), before);
+
+    // What somebody else sets meanwhile is left, and told; a run that asks for nothing is told what it is measured with.
+    let backlog = HOST[1];
+    let mut run = steering(&before);
+    let other = perpacket(&["flows", "-n", "100", "--rate", "10kpps", "--runs", "1"]);
+    assert!(other.stderr.contains("another run has changed") && other.stderr.contains("4321"), "{other:?}");
+    let theirs = wait_for("somebody's change stays for a whole run", || {
+        fs::write(backlog, "7777").unwrap();
+        run.signal(Signal::INT);
+        Some(run.end())
+    });
+    let now = fs::read_to_string(backlog).unwrap();
+    fs::write(backlog, &before[backlog]).unwrap();
+    // The signal may have come between two runs, when nothing was held.
+    if theirs.stderr.contains("somebody changed a setting") {
+        assert_eq!(now.trim(), "7777");
+        assert!(theirs.stderr.contains("4321 was set for the run, 7777 was found"), "{theirs:?}");
+    }
     assert_eq!(host(), before);
 
     let mut run = steering(&before);

@@ -4,7 +4,7 @@
 mod common;
 
 use common::left_behind::{Held, rcu_original, wait_until_put_back};
-use common::{Running, Scratch, assert_whole, perpacket, wait_for};
+use common::{Running, Scratch, assert_whole, perpacket, refused, wait_for};
 use linux::privilege::test_may_run;
 use measure::record::{self, Outcome, Record, SearchGoal};
 use rustix::process::Signal;
@@ -99,6 +99,32 @@ fn a_device_in_user_space_between_veth_pairs() {
     let (_, record, text) = searched(&["datapath:forward", "--ports", "af-packet", "--goal", "ndr"]);
     assert_true(&record, &text);
     assert!(record.ledgers[0].ledger.received_packets() > 0, "{text}");
+}
+
+#[test]
+fn sizes_can_be_mixed_and_flows_have_their_own_options() {
+    if !test_may_run("sizes_can_be_mixed_and_flows_have_their_own_options") {
+        return;
+    }
+    for path in ["udp", "raw-drop", "datapath:forward", "flows"] {
+        let mixed = [path, "--goal", "pdr", "--max", "100kpps", "--frame", "imix"];
+        let (_, record, text) = searched(&mixed);
+        assert_true(&record, &text);
+        assert!(record.ledgers[0].ledger.received_packets() > 0 && text.contains("imix"), "{path}: {text}");
+    }
+    let (_, record, text) =
+        searched(&["udp", "--goal", "pdr", "--max", "50kpps", "--frame", "imix", "--backend", "mmsg"]);
+    assert_true(&record, &text);
+    let more = ["--rcvbuf", "1MiB", "--reader", "threads", "--backlog", "5000", "--flow-ports", "4"];
+    let args =
+        [&["flows", "--goal", "pdr", "--max", "50kpps", "--sockets-per-port", "2"][..], &more].concat();
+    let (_, record, text) = searched(&args);
+    assert_true(&record, &text);
+    let settings = &record.head.variants[0].settings;
+    assert_eq!(settings.get("backlog").map(String::as_str), Some("5000"), "{settings:?}");
+    let before = std::fs::read_to_string("/proc/sys/net/core/netdev_max_backlog").unwrap();
+    assert_ne!(before.trim(), "5000", "put back");
+    assert!(refused(&["search", "udp", "--rcvbuf", "1MiB"]).contains("on the path flows only"));
 }
 
 #[test]

@@ -24,7 +24,7 @@ pub struct HostSteering {
     /// Flows of which the kernel remembers on which CPU they are consumed (RFS), rounded up to a power of two; 0 switches it off.
     pub rps_sock_flow_entries: Option<u32>,
     /// The CPUs that, when they hand a packet to a backlog that is half full or more, refuse it where its flow has more than half
-    /// of the last 256 (`skb_flow_limit`, net/core/dev.c, 6.18): those that take the interrupts, not those that RPS hands over to.
+    /// of the last 128 (`skb_flow_limit`, net/core/dev.c, and FLOW_LIMIT_HISTORY, net/core/dev.h, 6.18): those that take the interrupts, not those that RPS hands over to.
     /// Its counter is lost when this is written, and so when it is put back: read the counter before.
     pub flow_limit_cpus: Option<CpuMask>,
     /// Into how many buckets those CPUs put flows; a power of two.

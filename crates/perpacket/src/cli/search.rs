@@ -1,11 +1,13 @@
 //! Arguments of `search`.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
 
 use super::{HostArgs, OutputArgs, SettingArgs, parse_duration, parse_percent, parse_percent_or_none};
+use crate::flows::FlowFactor;
 
 #[derive(Debug, Args)]
 pub(crate) struct SearchArgs {
@@ -26,12 +28,58 @@ pub(crate) struct SearchArgs {
     #[arg(long, value_name = "KIND", default_value = "af-xdp", help_heading = "Datapath paths")]
     pub(crate) ports: String,
     #[command(flatten)]
+    pub(crate) flows: FlowsArgs,
+    #[command(flatten)]
     pub(crate) host: HostArgs,
     /// Draw the rates over the frame sizes as SVG
     #[arg(long, value_name = "FILE", help_heading = "Output")]
     pub(crate) svg: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) output: OutputArgs,
+}
+
+/// What the path `flows` has beside what all paths have.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "The path flows, as in the command of that name")]
+pub(crate) struct FlowsArgs {
+    /// Destination ports [default: one for each flow]
+    #[arg(long, value_name = "N")]
+    pub(crate) flow_ports: Option<String>,
+    /// Sockets on each port [default: 1]
+    #[arg(long, value_name = "N")]
+    pub(crate) sockets_per_port: Option<String>,
+    /// Which threads read: threads, epoll or auto [default: auto]
+    #[arg(long, value_name = "WHICH")]
+    pub(crate) reader: Option<String>,
+    /// What a thread does when there is nothing: sleep, nap or spin [default: sleep]
+    #[arg(long, value_name = "HOW")]
+    pub(crate) wait: Option<String>,
+    /// Receive buffer to ask for [default: room for about 1,000 injected frames]
+    #[arg(long, value_name = "BYTES")]
+    pub(crate) rcvbuf: Option<String>,
+    /// Receive flow steering: off, or entries of its table; borrowed of the host [default: off]
+    #[arg(long, value_name = "N")]
+    pub(crate) rfs: Option<String>,
+    /// Packets that a CPU's backlog takes, or host; borrowed of the host [default: host, as it is]
+    #[arg(long, value_name = "PACKETS")]
+    pub(crate) backlog: Option<String>,
+}
+
+impl FlowsArgs {
+    /// Those that were given, by the name of their factor.
+    pub(crate) fn given(&self) -> BTreeMap<String, String> {
+        let all = [
+            (FlowFactor::Ports, &self.flow_ports),
+            (FlowFactor::SocketsPerPort, &self.sockets_per_port),
+            (FlowFactor::Reader, &self.reader),
+            (FlowFactor::Wait, &self.wait),
+            (FlowFactor::Rcvbuf, &self.rcvbuf),
+            (FlowFactor::Rfs, &self.rfs),
+            (FlowFactor::Backlog, &self.backlog),
+        ];
+        let given = all.into_iter().filter_map(|(factor, text)| Some((factor.name().into(), text.clone()?)));
+        given.collect()
+    }
 }
 
 /// What is searched for, and how long.

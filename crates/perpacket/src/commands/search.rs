@@ -37,6 +37,7 @@ fn scenario(args: &SearchArgs) -> Result<Search> {
         runs: goal.runs,
         ports: args.ports.parse().map_err(anyhow::Error::msg).context("--ports")?,
         setting: args.setting.resolve()?,
+        flows: args.flows.given(),
         host: args.host.resolve(),
     })
 }

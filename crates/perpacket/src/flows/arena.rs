@@ -57,7 +57,7 @@ pub(crate) struct Blueprint {
     /// Whether packets carry number and time.
     pub(crate) stamp: bool,
     /// Whether sockets are connected to the only source of their packets: receive flow steering knows the readers of such
-    /// sockets alone (`sock_rps_record_flow`, include/net/rps.h, 6.18).
+    /// sockets alone (`sock_rps_record_flow`, include/net/rps.h, read at 0a7de4a8f898, between 6.14 and 6.18).
     pub(crate) connected: bool,
     /// Whether sizes are mixed; the frame size is the longest then.
     pub(crate) imix: bool,

@@ -41,6 +41,7 @@ use crate::{doctor, environment, session};
 pub(crate) use arena::{Arena, Blueprint, FlowTrial};
 pub(crate) use figures::{Figures, FlowsResult};
 pub(crate) use setting::{FlowFactor, FlowSetting, two_values};
+pub(crate) use steering::borrowed_host;
 use user::UserArena;
 pub(crate) use user::refusal as refusal_in_user_space;
 
@@ -145,8 +146,8 @@ impl<'a> Job<'a> {
     fn borrow_host(&mut self) -> Result<()> {
         let of_kernel = |blueprint: &&Blueprint| blueprint.dut == Dut::Kernel;
         for blueprint in self.blueprints.iter().filter(of_kernel) {
-            if !steering::of_host(&blueprint.setting)?.is_empty() && self.host.is_none() {
-                self.host = Some(HostSettings::open_default().context("borrow settings of the host")?);
+            if self.host.is_none() {
+                self.host = borrowed_host(&blueprint.setting)?;
             }
         }
         Ok(())

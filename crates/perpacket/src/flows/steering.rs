@@ -139,6 +139,17 @@ pub(super) fn changed_meanwhile(host: Option<&HostSettings>) -> Vec<Warning> {
     host.map_or(Vec::new(), |host| host.take_changed().into_iter().map(warning).collect())
 }
 
+/// The journal, where a setting changes something of the host.
+///
+/// # Errors
+/// For an ordinary user, or where the journal cannot be opened.
+pub(crate) fn borrowed_host(setting: &FlowSetting) -> Result<Option<HostSettings>> {
+    if of_host(setting)?.is_empty() {
+        return Ok(None);
+    }
+    HostSettings::open_default().map(Some).context("borrow settings of the host")
+}
+
 /// What is changed of the host.
 pub(crate) fn of_host(setting: &FlowSetting) -> Result<HostSteering> {
     let flow_limit = setting.flow_limit_mask()?;

@@ -1,6 +1,6 @@
 //! What `search` does, wholly resolved.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::ops::RangeInclusive;
 use std::str::FromStr;
@@ -12,6 +12,7 @@ use traffic::BackendKind;
 
 use super::{HostUse, SCHEMA, TIME_S, keep_first, keys_of, read};
 use crate::cell::{PathName, Setting};
+use crate::flows::{FlowFactor, FlowSetting};
 use crate::words::nearest;
 
 /// What the job is called in a scenario.
@@ -55,10 +56,24 @@ pub(crate) struct Search {
     /// What the lab or the device and its frames are made of.
     #[serde(default)]
     pub(crate) setting: Setting,
+    /// What the path `flows` has beside that: values of factors of the command `flows`.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub(crate) flows: BTreeMap<String, String>,
     /// What is asked of the host.
     #[serde(default)]
     pub(crate) host: HostUse,
 }
+
+/// What can stand in [`Search::flows`].
+const OF_FLOWS: [FlowFactor; 7] = [
+    FlowFactor::Ports,
+    FlowFactor::SocketsPerPort,
+    FlowFactor::Reader,
+    FlowFactor::Wait,
+    FlowFactor::Rcvbuf,
+    FlowFactor::Rfs,
+    FlowFactor::Backlog,
+];
 
 /// What is searched on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -217,8 +232,36 @@ impl Search {
         self.check_time()?;
         ensure!((1..=MAX_RUNS).contains(&self.runs), "runs = {}: 1 to {MAX_RUNS} repetitions", self.runs);
         self.check_paths()?;
+        self.check_flows()?;
         self.setting.check()?;
         Ok(self)
+    }
+
+    /// A setting of `flows` with what stands in its table.
+    ///
+    /// # Errors
+    /// A value that a factor cannot have.
+    pub(crate) fn with_flows(&self, setting: FlowSetting) -> Result<FlowSetting> {
+        self.flows.iter().try_fold(setting, |setting, (name, value)| {
+            let factor = OF_FLOWS.into_iter().find(|factor| factor.name() == name);
+            let Some(factor) = factor else {
+                bail!(
+                    "flows.{name}: {}",
+                    nearest("option of flows", name, OF_FLOWS.map(FlowFactor::name).into_iter())
+                );
+            };
+            setting.with(factor, value)
+        })
+    }
+
+    fn check_flows(&self) -> Result<()> {
+        self.with_flows(FlowSetting::default())?;
+        if let Some(name) = self.flows.keys().next().filter(|_| !self.paths.contains(&Subject::Flows)) {
+            bail!(
+                "{name} means something on the path flows only: add it to the paths, or leave --{name} out"
+            );
+        }
+        Ok(())
     }
 
     /// The limits of each search.
@@ -421,6 +464,7 @@ fn known_keys() -> BTreeSet<String> {
         runs: 1,
         ports: PortKind::AfXdp,
         setting: Setting { backend: Some(BackendKind::Inject), queues: Some(1), ..Setting::default() },
+        flows: OF_FLOWS.map(|factor| (factor.name().to_owned(), String::new())).into(),
         host: HostUse { cpu: Some(0), expedite: true },
     })
 }
@@ -524,6 +568,8 @@ mod tests {
             ("[[goals]]", "[setting]\nthreads = 2\n[[goals]]", "one thread sends"),
             ("[[goals]]", "[setting]\nspin = 2\n[[goals]]", "adds no work"),
             ("[[goals]]", "[host]\ncqu = 2\n[[goals]]", "`cpu` is near"),
+            ("[[goals]]", "[flows]\nrfs = \"off\"\n[[goals]]", "on the path flows only"),
+            ("[[goals]]", "[flows]\nwait = \"long\"\n[[goals]]", "use sleep, nap or spin"),
         ] {
             assert!(SMALL.contains(from), "{from}");
             let error = message(&SMALL.replace(from, to));

@@ -8,6 +8,7 @@ use traffic::BackendKind;
 
 use super::course::{Cpus, WAYS};
 use crate::cell::{Cell, PathName, Setting};
+use crate::flows::FlowSetting;
 use crate::host::Abilities;
 use crate::scenario::{Clock, FrameWord, PortKind, Search, Subject};
 use crate::trial::imix::{self, Imix};
@@ -20,6 +21,8 @@ pub(crate) struct Place {
     pub(crate) frame: FrameWord,
     /// The path at the frame size, in a setting whose backend is known.
     pub(crate) cell: Cell,
+    /// The same as the command `flows` has it, of that path.
+    pub(crate) flows: Option<FlowSetting>,
 }
 
 impl Place {
@@ -45,6 +48,8 @@ impl Place {
     pub(super) fn variant(&self, scenario: &Search) -> Variant {
         let mut settings: BTreeMap<String, String> =
             self.cell.setting.changed().into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
+        let of_flows = self.flows.iter().flat_map(FlowSetting::changed);
+        settings.extend(of_flows.map(|(key, value)| (key.to_owned(), value)));
         let ingress = if self.cell.path.is_datapath() {
             settings.insert("ports".into(), scenario.ports.to_string());
             Some(format!("veth {} to {}, {}", paths::INGRESS_PEER, paths::INGRESS, scenario.ports))
@@ -92,9 +97,11 @@ fn resolve(subject: Subject, frame: FrameWord, scenario: &Search, abilities: &Ab
         (Subject::Flows, FrameWord::Imix) => (PathName::Udp, imix::LONGEST),
     };
     let cell = Cell { path, frame_bytes, setting: scenario.setting.clone() };
-    let cell = if subject == Subject::Flows {
-        super::course::flows::resolve(cell, abilities)?
-    } else if path.is_datapath() {
+    if subject == Subject::Flows {
+        let (cell, flows) = super::course::flows::resolve(cell, scenario, abilities)?;
+        return Ok(Place { subject, frame, cell, flows: Some(flows) });
+    }
+    let cell = if path.is_datapath() {
         resolve_datapath(cell, scenario.ports, abilities)?
     } else {
         ensure!(
@@ -105,7 +112,7 @@ fn resolve(subject: Subject, frame: FrameWord, scenario: &Search, abilities: &Ab
         // No clock is quoted: work may move to other CPUs.
         abilities.resolve(&cell, Clock::Machine)?
     };
-    Ok(Place { subject, frame, cell })
+    Ok(Place { subject, frame, cell, flows: None })
 }
 
 /// The same for a device under test in user space, into which frames come over a veth pair.

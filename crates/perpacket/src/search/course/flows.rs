@@ -1,12 +1,14 @@
 //! Paced flows into a socket and a thread for each port, as `flows` has them: lost is what one of them lacks.
 
-use anyhow::{Result, bail, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use traffic::BackendKind;
 
+use super::super::place::Place;
 use super::{Cpus, Laid};
 use crate::cell::{Cell, Setting};
-use crate::flows::{Arena, Blueprint, FlowSetting};
+use crate::flows::{Arena, Blueprint, FlowSetting, borrowed_host};
 use crate::host::Abilities;
+use crate::scenario::Search;
 
 /// Flows where nothing is asked for: those of experiment E5.
 const FLOWS: u16 = 8;
@@ -17,7 +19,11 @@ const WAYS: [BackendKind; 3] = [BackendKind::Inject, BackendKind::Mmsg, BackendK
 ///
 /// # Errors
 /// Where there is no way in, or what is asked for is not met by flows.
-pub(crate) fn resolve(mut cell: Cell, abilities: &Abilities) -> Result<Cell> {
+pub(crate) fn resolve(
+    mut cell: Cell,
+    scenario: &Search,
+    abilities: &Abilities,
+) -> Result<(Cell, FlowSetting)> {
     let (setting, usual) = (&cell.setting, Setting::default());
     let kept = Setting {
         backend: setting.backend,
@@ -29,14 +35,18 @@ pub(crate) fn resolve(mut cell: Cell, abilities: &Abilities) -> Result<Cell> {
     };
     if let Some((name, value)) = setting.changed().into_iter().find(|pair| !kept.changed().contains(pair)) {
         bail!(
-            "{name} = {value} on flows: they take backend, flows, batch, gro and rps; the command flows takes more"
+            "{name} = {value} on flows: they take backend, flows, batch, gro and rps, and what stands under `The path flows` in the help"
         );
     }
     if cell.setting.flows == Setting::default().flows {
         cell.setting.flows = FLOWS;
     }
-    let flows = flow_setting(&cell)?;
+    let flows = scenario.with_flows(flow_setting(&cell)?)?;
     flows.check()?;
+    ensure!(
+        flows.rfs == 0 || flows.source_count() == 1,
+        "rfs with several flows on a port: the kernel knows the readers of connected sockets alone, and these have one source"
+    );
     let against = |kind: BackendKind| {
         let bypassed = flows.bypassed_by_inject().filter(|_| kind == BackendKind::Inject);
         abilities.lacking(kind).or(bypassed)
@@ -58,25 +68,26 @@ pub(crate) fn resolve(mut cell: Cell, abilities: &Abilities) -> Result<Cell> {
         },
     };
     cell.setting.backend = Some(kind);
-    Ok(cell)
+    Ok((cell, FlowSetting { backend: Some(kind), ..flows }))
 }
 
 /// Builds the lab, and starts the receivers.
-pub(super) fn lay(cell: &Cell, mix: bool, cpus: &Cpus) -> Result<Laid> {
-    let setting = flow_setting(cell)?;
+pub(super) fn lay(place: &Place, mix: bool, cpus: &Cpus) -> Result<Laid> {
+    let setting = place.flows.clone().context("the flows are not settled")?;
+    let host = borrowed_host(&setting)?;
     let blueprint = Blueprint {
         dut: crate::scenario::Dut::Kernel,
         napi: setting.needs_napi(),
-        setting,
         stamp: false,
-        connected: false,
+        connected: setting.rfs > 0,
         imix: mix,
         closed_ports: 0,
         sender_cpu: cpus.sender,
         receiver_cpus: cpus.others.clone(),
+        setting,
     };
-    let shared = super::kernel::shared_up_to_the_socket(cell, cpus)?;
-    Ok(Laid { course: Box::new(Arena::build(&blueprint, None)?), shared })
+    let shared = super::kernel::shared_up_to_the_socket(&place.cell, cpus)?;
+    Ok(Laid { course: Box::new(Arena::build(&blueprint, host.as_ref())?), shared })
 }
 
 /// The setting as the command `flows` has it. The receive buffer is that of the path `udp`.
@@ -100,9 +111,36 @@ mod tests {
     use super::*;
     use crate::cell::PathName;
 
-    fn resolved(setting: Setting) -> Result<Cell> {
+    fn with(setting: Setting, flows: &str) -> Result<(Cell, FlowSetting)> {
+        let text = format!(
+            "schema = \"perpacket.scenario/1\"\njob = \"search\"\npaths = [\"flows\"]\nframes = [64]\nmin_pps = 10000.0\n\
+             max_pps = 20000.0\ntime_s = 120.0\nruns = 1\n[[goals]]\nname = \"NDR\"\nloss_ratio = 0.0\nexceed_ratio = 0.5\n\
+             width = 0.01\ninitial_trial_s = 0.5\nfinal_trial_s = 0.5\nduration_sum_s = 5.5\n[flows]\n{flows}"
+        );
+        let crate::scenario::AnyScenario::Search(scenario) = crate::scenario::AnyScenario::from_toml(&text)?
+        else {
+            panic!("another job");
+        };
         let cell = Cell { path: PathName::Udp, frame_bytes: 64, setting };
-        resolve(cell, &Abilities::having(&BackendKind::ALL))
+        resolve(cell, &scenario, &Abilities::having(&BackendKind::ALL))
+    }
+
+    fn resolved(setting: Setting) -> Result<Cell> {
+        Ok(with(setting, "")?.0)
+    }
+
+    #[test]
+    fn flows_take_what_their_command_takes() {
+        let (_, flows) = with(
+            Setting::default(),
+            "ports = \"8\"\nrcvbuf = \"1MiB\"\nreader = \"threads\"\nrfs = \"4096\"\nbacklog = \"500\"",
+        )
+        .unwrap();
+        assert_eq!((flows.rcvbuf, flows.rfs, flows.backlog), (1 << 20, 4_096, Some(500)));
+        let few = with(Setting::default(), "ports = \"4\"\nsockets-per-port = \"2\"").unwrap().1;
+        assert_eq!((few.port_count(), few.sockets_per_port, few.source_count()), (4, 2, 2));
+        let error = with(Setting::default(), "ports = \"4\"\nrfs = \"4096\"").unwrap_err();
+        assert!(error.to_string().contains("rfs with several flows on a port"), "{error}");
     }
 
     #[test]

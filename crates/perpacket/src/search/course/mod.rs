@@ -66,7 +66,7 @@ pub(crate) fn lay(place: &Place, ports: PortKind, cpus: &Cpus) -> Result<Laid> {
     match place.subject {
         Subject::Path(path) if path.is_datapath() => datapath::lay(cell, mix, ports, cpus),
         Subject::Path(_) => kernel::lay(cell, mix, cpus),
-        Subject::Flows => flows::lay(cell, mix, cpus),
+        Subject::Flows => flows::lay(place, mix, cpus),
     }
 }
 
