@@ -77,12 +77,12 @@ pub(crate) fn run(scenario: &Flows, svg: Option<&Path>, output: &OutputArgs) -> 
     warnings.extend(fallback);
     warnings.extend(job.warnings());
     for warning in warnings {
-        warn(&mut recorder, warning, output)?;
+        recorder.warn(warning)?;
     }
     let steal = environment::steal_ticks();
     let measured = job.measure(&mut recorder, output);
     for warning in steering::changed_meanwhile(job.host.as_ref()) {
-        warn(&mut recorder, warning, output)?;
+        recorder.warn(warning)?;
     }
     let outcome = measured.and_then(|result| {
         recorder.summary(Summary { flows: Some(result.flows.clone()), ..Summary::default() })?;
@@ -269,12 +269,4 @@ impl<'a> Job<'a> {
         let warnings = doctor::warnings(&head.environment);
         Ok((Recorder::start(head, output)?, warnings))
     }
-}
-
-/// Shows a warning and keeps it.
-fn warn(recorder: &mut Recorder, warning: Warning, output: &OutputArgs) -> Result<()> {
-    if !output.quiet {
-        report::write_stderr(&report::warning_line(&warning));
-    }
-    recorder.warning(warning)
 }

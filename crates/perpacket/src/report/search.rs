@@ -73,13 +73,10 @@ fn lost(trial: &TrialPart) -> u64 {
 }
 
 /// The whole result.
-pub(crate) fn search_text(all: &[Searched], notes: &[String], verbose: bool) -> String {
+pub(crate) fn search_text(all: &[Searched], verbose: bool) -> String {
     let mut text = rates(all);
     for searched in all {
         text += &remarks(searched);
-    }
-    for note in notes {
-        text += &format!("{note}\n");
     }
     for searched in all {
         if verbose {
@@ -192,12 +189,13 @@ fn remarks(searched: &Searched) -> String {
     }
     for (index, goal) in first.goals.iter().enumerate() {
         let goal_name = &goal.result.goal.name;
-        if let Some(spread) = Spread::of(&searched.rows, index).filter(|spread| spread.runs > 1) {
+        if let Some(spread) = Spread::of(&searched.rows, index).filter(|_| searched.rows.len() > 1) {
             let _ = writeln!(
                 text,
-                "{name} {goal_name}: median {} pps of {} runs, from {} to {}: a spread of {:.2} %",
-                whole(spread.median_pps),
+                "{name} {goal_name}: {} of {} searches found it: median {} pps, from {} to {}: a spread of {:.2} %",
                 spread.runs,
+                searched.rows.len(),
+                whole(spread.median_pps),
                 whole(spread.least_pps),
                 whole(spread.most_pps),
                 spread.share() * 100.0
@@ -341,7 +339,7 @@ fn ledger(searched: &Searched, verbose: bool) -> String {
 }
 
 /// The rates over the frame sizes: a panel for each path, a line for each goal; a bar from the least to the most of the
-/// repetitions, or from the lower to the upper bound where there is one.
+/// repetitions, or from the lower to the upper bound where there is one. Of searches that found it only.
 pub(crate) fn search_svg(all: &[Searched]) -> String {
     let mut places: Vec<String> = Vec::new();
     let mut panels: Vec<Panel> = Vec::new();
@@ -377,7 +375,8 @@ fn point(rows: &[SearchRow], goal: usize, place: usize) -> Option<Point> {
     if spread.runs > 1 {
         return Some(Point { place, value, low: spread.least_pps, high: spread.most_pps });
     }
-    let result = &rows.iter().find_map(|row| row.goals.get(goal))?.result;
+    let goals = rows.iter().filter_map(|row| row.goals.get(goal));
+    let result = goals.map(|goal| &goal.result).find(|result| result.is_regular())?;
     let high = result.upper.map_or(value, |upper| upper.load_pps);
     let low = result.lower.map_or(value, |lower| lower.load_pps.min(value));
     Some(Point { place, value, low, high })

@@ -86,7 +86,7 @@ pub(super) fn settle(scenario: &Search, abilities: &Abilities) -> Result<(Vec<Pl
     if places.is_empty() {
         bail!("{}", refused.join("\n  "));
     }
-    Ok((places, refused.into_iter().map(|reason| format!("not searched: {reason}")).collect()))
+    Ok((places, refused))
 }
 
 fn resolve(subject: Subject, frame: FrameWord, scenario: &Search, abilities: &Abilities) -> Result<Place> {
