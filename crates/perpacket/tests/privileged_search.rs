@@ -4,7 +4,8 @@
 mod common;
 
 use common::left_behind::{Held, rcu_original, wait_until_put_back};
-use common::{Running, Scratch, assert_whole, perpacket, refused, wait_for};
+use common::{Done, Running, Scratch, assert_whole, command, perpacket, refused, wait_for};
+use lab::{Lab, Plan, Port};
 use linux::privilege::test_may_run;
 use measure::record::{self, Outcome, Record, SearchGoal};
 use rustix::process::Signal;
@@ -125,6 +126,51 @@ fn sizes_can_be_mixed_and_flows_have_their_own_options() {
     let before = std::fs::read_to_string("/proc/sys/net/core/netdev_max_backlog").unwrap();
     assert_ne!(before.trim(), "5000", "put back");
     assert!(refused(&["search", "udp", "--rcvbuf", "1MiB"]).contains("on the path flows only"));
+}
+
+#[test]
+fn what_is_between_two_devices_is_searched_and_no_device_is_taken_without_being_allowed() {
+    if !test_may_run("what_is_between_two_devices_is_searched_and_no_device_is_taken_without_being_allowed") {
+        return;
+    }
+    // Two veth pairs, and a bridge between them as the device under test.
+    let mut plan = Plan::new();
+    plan.namespace("test").namespace("dut");
+    plan.veth(Port::new("test", "t0"), Port::new("dut", "d0"));
+    plan.veth(Port::new("dut", "d1"), Port::new("test", "t1"));
+    plan.bridge("dut", "br0", &["d0", "d1"]);
+    let lab = Lab::build(&plan).unwrap();
+    let inside = |args: &[&str]| {
+        let scratch = Scratch::new();
+        let json = scratch.file("record.json");
+        let all = [&["search", "devices"], args, &SHORT[..], &["--json", &json, "--no-save"]].concat();
+        let done = Done::from(lab.netns("test").run(|| command(&all).output().unwrap()).unwrap());
+        let record = std::fs::read(&json).ok().and_then(|text| record::read(text.as_slice()).ok());
+        (done, record)
+    };
+    let both = ["--to", "t0", "--from", "t1", "--goal", "pdr", "--max", "50kpps"];
+    let (done, record) = inside(&[&both[..], &["--allow-device", "t0,t1"]].concat());
+    assert!(matches!(done.code, Some(0 | 1 | 3)), "{done:?}");
+    let record = record.unwrap();
+    assert_true(&record, &format!("{done:?}"));
+    assert!(record.ledgers[0].ledger.received_packets() > 0, "{done:?}");
+    assert_eq!(record.ledgers[0].ledger.received[0].seen_by, "XDP program on t1");
+
+    let (done, _) = inside(&[&both[..], &["--allow-device", "t0"]].concat());
+    assert_eq!(done.code, Some(2), "{done:?}");
+    assert!(done.stderr.contains("--allow-device t1"), "{done:?}");
+    // A default route is refused, whatever is allowed.
+    let mut plan = Plan::new();
+    plan.namespace("test").namespace("far");
+    plan.veth(Port::new("test", "t0"), Port::new("far", "f0"));
+    plan.veth(Port::new("test", "t1"), Port::new("far", "f1"));
+    plan.address("test", "t0", "192.0.2.1".parse().unwrap(), 24);
+    plan.route("test", ("0.0.0.0".parse().unwrap(), 0), Some("192.0.2.2".parse().unwrap()), "t0");
+    let lab = Lab::build(&plan).unwrap();
+    let args = [&["search", "devices", "--no-save"], &both[..], &["--allow-device", "t0,t1"]].concat();
+    let done = Done::from(lab.netns("test").run(|| command(&args).output().unwrap()).unwrap());
+    assert_eq!(done.code, Some(2), "{done:?}");
+    assert!(done.stderr.contains("carries a default route"), "{done:?}");
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Arguments of `search`.
 
 use std::collections::BTreeMap;
+use std::net::Ipv4Addr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -13,7 +14,7 @@ use crate::flows::FlowFactor;
 pub(crate) struct SearchArgs {
     /// Paths: those of `path` that can lose packets (udp forward forward6 bridge raw-drop tc-drop xdp-drop
     /// xdp-tx udp-noport), a device in user space between veth pairs (datapath:drop datapath:forward
-    /// datapath:udp), or flows
+    /// datapath:udp), flows, or devices (what is between two devices of this host)
     #[arg(value_name = "PATH", required = true)]
     pub(crate) paths: Vec<String>,
     /// Frame sizes in bytes, with the 4-byte FCS; imix (7 of 64, 4 of 594, 1 of 1518); sweep is 64, 128, 256,
@@ -29,6 +30,8 @@ pub(crate) struct SearchArgs {
     pub(crate) ports: String,
     #[command(flatten)]
     pub(crate) flows: FlowsArgs,
+    #[command(flatten)]
+    pub(crate) devices: DevicesArgs,
     #[command(flatten)]
     pub(crate) host: HostArgs,
     /// Draw the rates over the frame sizes as SVG
@@ -83,6 +86,29 @@ impl FlowsArgs {
         let given = all.into_iter().filter_map(|(factor, text)| Some((factor.name().into(), text.clone()?)));
         given.collect()
     }
+}
+
+/// What the path `devices` is.
+#[derive(Debug, Args)]
+#[command(
+    next_help_heading = "The path devices: frames leave by one and are counted where they come in by the other"
+)]
+pub(crate) struct DevicesArgs {
+    /// Device that frames leave by; never one with a default route
+    #[arg(long, value_name = "DEVICE", requires = "from")]
+    pub(crate) to: Option<String>,
+    /// Device that they come in by, where an XDP program takes them, and nothing else; likewise
+    #[arg(long, value_name = "DEVICE", requires = "to")]
+    pub(crate) from: Option<String>,
+    /// Allow test traffic on this device; name both
+    #[arg(long, value_name = "DEVICE", value_delimiter = ',')]
+    pub(crate) allow_device: Vec<String>,
+    /// MAC address that frames are sent to: of a router under test [default: that of --from]
+    #[arg(long, value_name = "MAC", requires = "to")]
+    pub(crate) dst_mac: Option<String>,
+    /// IPv4 address that they are sent to; they come from 198.18.0.1 [default: 198.19.0.1]
+    #[arg(long, value_name = "ADDRESS", requires = "to")]
+    pub(crate) dst_ip: Option<Ipv4Addr>,
 }
 
 /// What is searched for, and how long.

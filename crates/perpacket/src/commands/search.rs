@@ -5,7 +5,7 @@ use measure::wire::{Rate, parse_rate};
 
 use crate::cli::SearchArgs;
 use crate::report::Outcome;
-use crate::scenario::{FrameWord, GoalDefaults, SCHEMA, SEARCH_JOB, Search, Subject};
+use crate::scenario::{DevicePair, FrameWord, GoalDefaults, SCHEMA, SEARCH_JOB, Search, Subject};
 use crate::search;
 
 /// From arguments to a scenario, and on.
@@ -39,6 +39,13 @@ fn scenario(args: &SearchArgs) -> Result<Search> {
         ports: args.ports.parse().map_err(anyhow::Error::msg).context("--ports")?,
         setting: args.setting.resolve()?,
         flows: args.flows.given(args.setting.flows.filter(|_| into_flows)),
+        devices: args.devices.to.clone().zip(args.devices.from.clone()).map(|(to, from)| DevicePair {
+            to,
+            from,
+            allow: args.devices.allow_device.clone(),
+            destination_mac: args.devices.dst_mac.clone(),
+            destination: args.devices.dst_ip,
+        }),
         host: args.host.resolve(),
     })
 }

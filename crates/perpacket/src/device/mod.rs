@@ -23,7 +23,9 @@ mod word;
 pub(crate) use check::{check, check_memory, refuse_in_the_kernel};
 pub(crate) use design::{Alloc, Lock, RxMode, RxQueue, page_pool, receiver};
 pub(crate) use lane::{Lane, Sent};
-pub(crate) use rules::{AddressWord, FaultWord, MacWord, NeighbourWord, Prefix, RouteWord, RuleWord, ports};
+pub(crate) use rules::{
+    AddressWord, FaultWord, MacWord, NeighbourWord, Prefix, RouteWord, RuleWord, parse_mac, ports,
+};
 pub(crate) use run::{Account, ReadQueue, Standing, Standings, forget, run};
 pub(crate) use tables::Tables;
 pub(crate) use wire::{Destinations, Wire};

@@ -233,7 +233,7 @@ fn port_number(text: &str) -> Result<u8> {
 }
 
 /// Six bytes in hexadecimal with colons.
-fn parse_mac(text: &str) -> Option<MacAddress> {
+pub(crate) fn parse_mac(text: &str) -> Option<MacAddress> {
     let mut bytes = [0; 6];
     let mut parts = text.trim().split(':');
     for byte in &mut bytes {

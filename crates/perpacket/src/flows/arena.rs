@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use lab::counters::{Reader, Snapshot, diff};
-use lab::journal::Guard;
+use lab::journal::{Guard, JournalError};
 use lab::plan::Offload;
 use lab::{HostSettings, Lab, Plan, Port};
 use linux::netns::Netns;
@@ -78,7 +78,7 @@ pub(crate) struct Arena {
     receivers: Receivers,
     counters: Vec<(&'static str, Reader)>,
     /// Settings of the host, put back when this goes.
-    _held: Vec<Guard>,
+    held: Vec<Guard>,
     // Last, so that sockets go before the namespaces that they are in.
     lab: Lab,
 }
@@ -164,7 +164,7 @@ impl Arena {
         let open = |role| Ok((role, Reader::open(&lab, role, &[])?));
         let counters = [GEN, SYS].map(open).into_iter().collect::<Result<_>>()?;
         let imix = blueprint.imix.then(|| Imix::of(&blueprint.frame())).transpose()?;
-        Ok(Self { blueprint: blueprint.clone(), backend, frame, imix, receivers, counters, _held: held, lab })
+        Ok(Self { blueprint: blueprint.clone(), backend, frame, imix, receivers, counters, held, lab })
     }
 
     /// Sends a load, waits for what is on its way, and counts.
@@ -198,6 +198,12 @@ impl Arena {
         };
         let run = rows::run(&self.blueprint, &trial, &offered, &tallies, cpus.unwrap_or_default());
         Ok(FlowTrial { run, trial })
+    }
+
+    /// Takes the lab down and puts the host's settings back: why that did not work, of each.
+    pub(crate) fn finish(self) -> Vec<JournalError> {
+        // What was set last is put back first.
+        self.held.into_iter().rev().filter_map(|guard| guard.release().err()).collect()
     }
 
     fn sender(&self, load: &Load) -> Sender<'_> {

@@ -18,7 +18,8 @@ use measure::window::{Arrival, Window};
 use template::stamp;
 
 use super::arena::{Blueprint, SOURCE_PORT};
-use super::setting::{self, FlowSetting, Reader, Wait};
+use super::reading::{Reader, Wait};
+use super::setting::{self, FlowSetting};
 use crate::paths::SYS;
 use crate::paths::topology::{IP_G0, IP_IN0};
 use crate::stop::Deadline;

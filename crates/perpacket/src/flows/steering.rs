@@ -1,7 +1,7 @@
 //! Which CPUs work on packets: settings of the lab's devices, and those that belong to the host.
 
 use anyhow::{Context, Result, bail};
-use lab::journal::{Changed, Guard, Held};
+use lab::journal::{Changed, Guard, Held, JournalError};
 use lab::steering::{CpuMask, DeviceSteering, HostSteering, QueueMasks};
 use lab::{HostSettings, Lab, Plan};
 use linux::{cpu, cpumask, privilege};
@@ -126,6 +126,17 @@ pub(super) fn held_by_others(settings: &[&FlowSetting]) -> Vec<Warning> {
     }
     };
     held.into_iter().filter(|held| !is_asked_for(held)).map(warning).collect()
+}
+
+/// What could not be put back of the host.
+pub(crate) fn not_put_back(error: &JournalError) -> Warning {
+    Warning {
+        what: "a setting of the host was not put back after the run".into(),
+        fact: error.to_string(),
+        next_step: "the next start of perpacket tries again, as does perpacket doctor: look at what it says"
+            .into(),
+        ..Warning::default()
+    }
 }
 
 /// What somebody changed while it was borrowed.

@@ -9,7 +9,7 @@ use super::opening::machine;
 use super::search::refused_line;
 use super::svg::{Panel, Plot, Point, Scale, Series};
 use super::tables::{align_right, ledger_text, plain};
-use crate::flows::{Blueprint, Figures, FlowsResult};
+use crate::flows::{Blueprint, Figures, FlowsResult, longest_gap_ns, paused};
 use crate::scenario::Flows;
 
 /// Flows whose shares are shown without being asked for.
@@ -111,6 +111,7 @@ fn settings_table(figures: &[Figures]) -> String {
     let mut table = plain(&[
         "setting",
         "achieved pps",
+        "longest gap µs",
         "received",
         "interval",
         "delay p50 µs",
@@ -118,12 +119,14 @@ fn settings_table(figures: &[Figures]) -> String {
         "longest",
         "reordered",
         "busy ns/packet",
+        "of it sender",
     ]);
     for own in figures {
         let delay = |index: usize| own.delay_ns.map_or(dash(), |ns| microseconds(ns[index]));
         table.add_row(vec![
             own.name.clone(),
             achieved(own),
+            own.longest_gap_ns.map_or(dash(), microseconds),
             own.share.map_or(dash(), |share| percent(share.median)),
             own.share.as_ref().map_or(dash(), interval),
             delay(0),
@@ -131,6 +134,7 @@ fn settings_table(figures: &[Figures]) -> String {
             delay(2),
             own.reordered.map_or(dash(), thousands),
             own.busy_ns.map_or(dash(), |ns| format!("{ns:.0}")),
+            own.sender_ns.map_or(dash(), |ns| format!("{ns:.0}")),
         ]);
     }
     align_right(&mut table, 1);
@@ -283,7 +287,10 @@ fn runs_lines(result: &FlowsResult, figures: &[Figures]) -> String {
                 return format!("cut short after {} packets", thousands(run.sent));
             }
             let share = run.share().map_or(dash(), percent);
-            share + if run.is_offered { "" } else { " (rate not held)" }
+            let held = if run.is_offered { "" } else { " (rate not held)" };
+            let gap = longest_gap_ns(run).filter(|_| paused(run));
+            let gap = gap.map_or(String::new(), |ns| format!(" (a gap of {} µs)", microseconds(ns)));
+            share + held + &gap
         };
         let shares: Vec<String> = result.of(variant).map(|(run, _)| one(run)).collect();
         text += &format!("  {}: {}\n", own.name, shares.join(", "));

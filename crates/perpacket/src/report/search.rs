@@ -10,7 +10,7 @@ use super::numbers::thousands;
 use super::opening::machine;
 use super::svg::{Panel, Plot, Point, Scale, Series};
 use super::tables::{align_right, ledger_text, plain};
-use crate::scenario::Search;
+use crate::scenario::{FrameWord, Search};
 use crate::search::{Place, Searched, Spread, is_the_senders};
 
 /// A line on the machine, one on the scenario and one on each goal; the whole scenario with `verbose`.
@@ -18,9 +18,9 @@ pub(crate) fn search_opening(scenario: &Search, head: &Head, cpus: &str, verbose
     let s = scenario;
     let words = |words: Vec<String>| words.join(" ");
     let mut line = format!(
-        "search {}, frames of {} bytes, {} to {} pps, at most {} s each",
+        "search {}, frames of {}, {} to {} pps, at most {} s each",
         words(s.paths.iter().map(ToString::to_string).collect()),
-        words(s.frames.iter().map(ToString::to_string).collect()),
+        frames(&s.frames),
         thousands(s.min_pps as u64),
         thousands(s.max_pps as u64),
         s.time_s,
@@ -39,6 +39,20 @@ pub(crate) fn search_opening(scenario: &Search, head: &Head, cpus: &str, verbose
         text += &format!("\n{}\n", s.to_toml()?);
     }
     Ok(text)
+}
+
+/// `64 128 bytes, imix`.
+fn frames(all: &[FrameWord]) -> String {
+    let sizes = all.iter().filter(|frame| matches!(frame, FrameWord::Bytes(_)));
+    let sizes: Vec<String> = sizes.map(ToString::to_string).collect();
+    let mut parts = Vec::new();
+    if !sizes.is_empty() {
+        parts.push(format!("{} bytes", sizes.join(" ")));
+    }
+    if all.contains(&FrameWord::Imix) {
+        parts.push(FrameWord::Imix.to_string());
+    }
+    parts.join(", ")
 }
 
 fn goal_line(goal: &Goal) -> String {

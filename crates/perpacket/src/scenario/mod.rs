@@ -9,6 +9,7 @@ mod datapath_checks;
 mod flows;
 mod generate;
 mod search;
+mod search_words;
 
 use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
@@ -28,7 +29,8 @@ pub(crate) use datapath::{
 };
 pub(crate) use flows::{Dut, FLOWS_JOB, FlowCompare, FlowLoad, FlowMeasurement, Flows};
 pub(crate) use generate::{AskedRate, Generate, JOB, Packets, Send, Target};
-pub(crate) use search::{FrameWord, GoalDefaults, PortKind, SEARCH_JOB, Search, Subject};
+pub(crate) use search::{DevicePair, GoalDefaults, SEARCH_JOB, Search, Subject};
+pub(crate) use search_words::{FrameWord, PortKind};
 
 /// The form of a scenario that this program writes and reads.
 pub(crate) const SCHEMA: &str = "perpacket.scenario/1";

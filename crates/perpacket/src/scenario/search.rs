@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::net::Ipv4Addr;
 use std::ops::RangeInclusive;
 use std::str::FromStr;
 
@@ -10,6 +11,7 @@ use measure::search::{Goal, Limits};
 use serde::{Deserialize, Serialize};
 use traffic::BackendKind;
 
+use super::search_words::{FrameWord, PortKind};
 use super::{HostUse, SCHEMA, TIME_S, keep_first, keys_of, read};
 use crate::cell::{PathName, Setting};
 use crate::flows::{FlowFactor, FlowSetting};
@@ -26,8 +28,6 @@ const RATES_PPS: RangeInclusive<f64> = 1.0..=1e9;
 const WARM_UP_S: f64 = 0.1;
 /// The most repetitions.
 const MAX_RUNS: u32 = 1_000;
-/// The frame sizes of a sweep, with FCS (RFC 2544, section 9.1); IMIX comes after them.
-const SWEEP: [u32; 7] = [64, 128, 256, 512, 1024, 1280, 1518];
 
 /// One run of searches, resolved: one for each path, frame size and repetition.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -59,9 +59,30 @@ pub(crate) struct Search {
     /// What the path `flows` has beside that: values of factors of the command `flows`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub(crate) flows: BTreeMap<String, String>,
+    /// The devices that are named; only with the path `devices`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) devices: Option<DevicePair>,
     /// What is asked of the host.
     #[serde(default)]
     pub(crate) host: HostUse,
+}
+
+/// Two devices of the host, with what is searched on between them.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct DevicePair {
+    /// The one that frames leave by.
+    pub(crate) to: String,
+    /// The one that they come in by.
+    pub(crate) from: String,
+    /// Devices that are allowed to take test traffic.
+    #[serde(default)]
+    pub(crate) allow: Vec<String>,
+    /// The MAC address that frames are sent to; none: that of `from`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) destination_mac: Option<String>,
+    /// The IPv4 address that they are sent to; none: 198.19.0.1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) destination: Option<Ipv4Addr>,
 }
 
 /// What can stand in [`Search::flows`].
@@ -84,35 +105,8 @@ pub(crate) enum Subject {
     Path(PathName),
     /// Paced flows into a socket and a thread for each port, as `flows` has them.
     Flows,
-}
-
-/// A frame size.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(try_from = "FrameValue", into = "FrameValue")]
-pub(crate) enum FrameWord {
-    /// So many bytes, with FCS.
-    Bytes(u32),
-    /// The mix of sizes that is called simple IMIX: 7 of 64 bytes, 4 of 594, 1 of 1518.
-    Imix,
-}
-
-/// A frame size as a file has it: a number, or a word.
-#[derive(Debug, Serialize, Deserialize)]
-#[serde(untagged)]
-enum FrameValue {
-    Bytes(u32),
-    Word(String),
-}
-
-/// How a device under test in user space is joined to the lab.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub(crate) enum PortKind {
-    /// AF_XDP sockets.
-    #[default]
-    AfXdp,
-    /// Packet rings.
-    AfPacket,
+    /// What is between two devices of the host.
+    Devices,
 }
 
 /// What goals have in common where they do not say.
@@ -311,6 +305,11 @@ impl Search {
     }
 
     fn check_paths(&self) -> Result<()> {
+        let on_devices = self.paths.contains(&Subject::Devices);
+        ensure!(
+            self.devices.is_some() == on_devices,
+            "the path devices takes --to DEVICE and --from DEVICE, and nothing else does"
+        );
         for subject in &self.paths {
             if let Subject::Path(path) = subject {
                 ensure!(
@@ -348,6 +347,7 @@ impl Subject {
         match self {
             Self::Path(path) => path.name(),
             Self::Flows => "flows",
+            Self::Devices => "devices",
         }
     }
 
@@ -368,11 +368,13 @@ impl FromStr for Subject {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        if text == "flows" {
-            return Ok(Self::Flows);
+        match text {
+            "flows" => return Ok(Self::Flows),
+            "devices" => return Ok(Self::Devices),
+            _ => {}
         }
         text.parse().map(Self::Path).map_err(|_| {
-            let names = PathName::ALL.map(PathName::name).into_iter().chain(["flows"]);
+            let names = PathName::ALL.map(PathName::name).into_iter().chain(["flows", "devices"]);
             nearest("path", text, names)
         })
     }
@@ -392,83 +394,6 @@ impl From<Subject> for String {
     }
 }
 
-impl FrameWord {
-    /// The sizes that a list of words stands for; `sweep` is all of a table.
-    pub(crate) fn parse_all(words: &[String]) -> Result<Vec<Self>> {
-        let mut frames = Vec::new();
-        for word in words {
-            match word.as_str() {
-                "sweep" => frames.extend(SWEEP.map(Self::Bytes).into_iter().chain([Self::Imix])),
-                word => frames.push(word.parse().map_err(anyhow::Error::msg)?),
-            }
-        }
-        Ok(frames)
-    }
-}
-
-impl FromStr for FrameWord {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        if text == "imix" {
-            return Ok(Self::Imix);
-        }
-        let bytes = text.parse();
-        bytes.map(Self::Bytes).map_err(|_| {
-            format!("frame `{text}`: a size in bytes with FCS is needed, as 64; or imix, or sweep")
-        })
-    }
-}
-
-impl fmt::Display for FrameWord {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Bytes(bytes) => f.pad(&bytes.to_string()),
-            Self::Imix => f.pad("imix"),
-        }
-    }
-}
-
-impl TryFrom<FrameValue> for FrameWord {
-    type Error = String;
-
-    fn try_from(value: FrameValue) -> Result<Self, String> {
-        match value {
-            FrameValue::Bytes(bytes) => Ok(Self::Bytes(bytes)),
-            FrameValue::Word(word) => word.parse(),
-        }
-    }
-}
-
-impl From<FrameWord> for FrameValue {
-    fn from(frame: FrameWord) -> Self {
-        match frame {
-            FrameWord::Bytes(bytes) => Self::Bytes(bytes),
-            FrameWord::Imix => Self::Word("imix".into()),
-        }
-    }
-}
-
-impl PortKind {
-    const NAMES: [(&'static str, Self); 2] = [("af-xdp", Self::AfXdp), ("af-packet", Self::AfPacket)];
-}
-
-impl FromStr for PortKind {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let found = Self::NAMES.iter().find(|(name, _)| *name == text).map(|(_, kind)| *kind);
-        found.ok_or_else(|| nearest("kind of port", text, Self::NAMES.iter().map(|(name, _)| *name)))
-    }
-}
-
-impl fmt::Display for PortKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let name = Self::NAMES.iter().find(|(_, kind)| kind == self).map_or("", |(name, _)| name);
-        f.pad(name)
-    }
-}
-
 /// Every key that a scenario of `search` can have, from a whole one. Those of goals are checked where they are read.
 fn known_keys() -> BTreeSet<String> {
     keys_of(&Search {
@@ -483,6 +408,13 @@ fn known_keys() -> BTreeSet<String> {
         runs: 1,
         ports: PortKind::AfXdp,
         setting: Setting { backend: Some(BackendKind::Inject), queues: Some(1), ..Setting::default() },
+        devices: Some(DevicePair {
+            to: String::new(),
+            from: String::new(),
+            allow: vec![String::new()],
+            destination_mac: Some(String::new()),
+            destination: Some(Ipv4Addr::LOCALHOST),
+        }),
         flows: OF_FLOWS.map(|factor| (factor.name().to_owned(), String::new())).into(),
         host: HostUse { cpu: Some(0), expedite: true },
     })
@@ -534,6 +466,17 @@ mod tests {
         // Bounds are no closer than the loss that is allowed.
         assert_eq!((of("2%").loss_ratio, of("2%").width), (0.02, 0.02));
         assert_eq!([of("ndr"), of("pdr")], [Goal::ndr(), Goal::pdr()]);
+        let short = GoalDefaults { trial_s: Some(10.0), ..GoalDefaults::default() };
+        let like = short.goal("rfc2544").unwrap();
+        assert_eq!(
+            (like.name.as_str(), like.final_trial_s, like.duration_sum_s),
+            ("RFC2544-like", 10.0, 10.0)
+        );
+        let sum = GoalDefaults { sum_s: Some(21.0), ..GoalDefaults::default() };
+        assert_eq!(sum.goal("rfc2544").unwrap(), Goal::rfc2544());
+        assert_eq!(sum.goal("ndr").unwrap().duration_sum_s, 21.0);
+        let exceed = GoalDefaults { exceed_ratio: Some(0.5), ..GoalDefaults::default() };
+        assert!(exceed.goal("rfc2544").unwrap_err().to_string().contains("rfc2544 with --exceed"));
         let mine = of("mine:0.2%:10%");
         assert_eq!((mine.name.as_str(), mine.loss_ratio, mine.exceed_ratio), ("mine", 0.002, 0.1));
         let asked = GoalDefaults {
@@ -587,6 +530,8 @@ mod tests {
             ("[[goals]]", "[setting]\nthreads = 2\n[[goals]]", "one thread sends"),
             ("[[goals]]", "[setting]\nspin = 2\n[[goals]]", "adds no work"),
             ("[[goals]]", "[host]\ncqu = 2\n[[goals]]", "`cpu` is near"),
+            ("\"udp\", \"data", "\"devices\", \"data", "--to DEVICE"),
+            ("[[goals]]", "[devices]\nto = \"a\"\nfrom = \"b\"\n[[goals]]", "nothing else does"),
             ("[[goals]]", "[flows]\nrfs = \"off\"\n[[goals]]", "on the path flows only"),
             ("[[goals]]", "[flows]\nwait = \"long\"\n[[goals]]", "use sleep, nap or spin"),
         ] {

@@ -137,14 +137,14 @@ fn result(trial: &Trial, duration_s: f64) -> TrialResult {
         offered: trial.sent,
         forwarded: trial.received,
         effective_s: duration_s,
-        achieved_pps: (!is_offered(trial)).then(|| trial.achieved_pps()),
+        achieved_pps: (!is_valid(trial)).then(|| trial.achieved_pps()),
     }
 }
 
 /// Whether the load was offered: all packets were sent, and the rate was held to a thousandth, or the last ones were late by no
 /// more than one pause of the sender. While another program has its CPU for a few milliseconds it sends nothing, and then catches
 /// up, at twice the rate at most; at the end of a trial there is no time to. That is no limit of the sender.
-fn is_offered(trial: &Trial) -> bool {
+fn is_valid(trial: &Trial) -> bool {
     let late_ns = trial.wall_ns as f64 - trial.load.packets as f64 * trial.load.interval_ns();
     let pause_ns = trial.gaps.as_ref().and_then(Gaps::range).map_or(0.0, |(_, longest)| longest as f64);
     let is_one_pause = late_ns <= pause_ns && trial.achieved_pps() >= PAUSED * trial.load.pps;
@@ -153,7 +153,7 @@ fn is_offered(trial: &Trial) -> bool {
 
 /// Whether the sender fell short by as little as it does where it is disturbed.
 fn is_near_miss(trial: &Trial) -> bool {
-    !is_offered(trial) && trial.achieved_pps() >= NEAR * trial.load.pps
+    !is_valid(trial) && trial.achieved_pps() >= NEAR * trial.load.pps
 }
 
 /// Why the last trial says nothing about the path; none where it does.
@@ -361,12 +361,12 @@ mod tests {
             let wall_ns = 500_000_000 + late_ns;
             Trial { load, sent, received: sent, wall_ns, refused: None, gaps: Some(gaps), ledger }
         };
-        assert!(is_offered(&trial(400_000, 1_000, 500_000)), "within a thousandth");
-        assert!(!is_offered(&trial(3_000_000, 1_000_000, 500_000)), "late all the time");
+        assert!(is_valid(&trial(400_000, 1_000, 500_000)), "within a thousandth");
+        assert!(!is_valid(&trial(3_000_000, 1_000_000, 500_000)), "late all the time");
         assert!(is_near_miss(&trial(3_000_000, 1_000_000, 500_000)));
-        assert!(is_offered(&trial(3_000_000, 4_000_000, 500_000)), "one pause");
-        assert!(!is_offered(&trial(3_000_000, 4_000_000, 499_999)), "one is missing");
-        assert!(!is_offered(&trial(30_000_000, 40_000_000, 500_000)), "too long a pause");
+        assert!(is_valid(&trial(3_000_000, 4_000_000, 500_000)), "one pause");
+        assert!(!is_valid(&trial(3_000_000, 4_000_000, 499_999)), "one is missing");
+        assert!(!is_valid(&trial(30_000_000, 40_000_000, 500_000)), "too long a pause");
         assert!(!is_near_miss(&trial(90_000_000, 1_000, 500_000)));
     }
 

@@ -67,7 +67,7 @@ pub(crate) fn run(scenario: &Search, svg: Option<&Path>, output: &OutputArgs) ->
     let injects = |place: &Place| {
         matches!(place.cell.setting.backend, Some(BackendKind::Inject | BackendKind::XdpLive))
     };
-    let (_expedited, left_behind) = session::expedite(scenario.host.expedite && places.iter().any(injects))?;
+    let (expedited, left_behind) = session::expedite(scenario.host.expedite && places.iter().any(injects))?;
     let head = session::head(
         serde_json::to_value(scenario)?,
         cpus.sender,
@@ -96,6 +96,9 @@ pub(crate) fn run(scenario: &Search, svg: Option<&Path>, output: &OutputArgs) ->
         }
         Ok(judge(&searched, scenario.runs, !notes.is_empty()))
     });
+    for warning in session::give_back(expedited) {
+        recorder.warn(warning)?;
+    }
     session::finish(recorder, outcome, &stop, steal, output)
 }
 
@@ -127,7 +130,7 @@ fn search_all(
                 break;
             }
             let place = &searched.place;
-            let mut laid = lay(place, scenario.ports, cpus)?;
+            let mut laid = lay(place, scenario, cpus)?;
             let variant = u16::try_from(index)?;
             let hunt = Hunt { goals: &scenario.goals, limits: scenario.limits(), variant, run };
             let found = hunt.on(laid.course.as_mut(), stop, |trial, share| {

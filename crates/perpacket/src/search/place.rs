@@ -50,12 +50,15 @@ impl Place {
             self.cell.setting.changed().into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
         let of_flows = self.flows.iter().flat_map(FlowSetting::changed);
         settings.extend(of_flows.map(|(key, value)| (key.to_owned(), value)));
-        let ingress = if self.cell.path.is_datapath() {
-            settings.insert("ports".into(), scenario.ports.to_string());
-            Some(format!("veth {} to {}, {}", paths::INGRESS_PEER, paths::INGRESS, scenario.ports))
-        } else {
-            paths::ingress(&self.cell)
-        };
+        let ingress =
+            if let Some(pair) = scenario.devices.as_ref().filter(|_| self.subject == Subject::Devices) {
+                Some(format!("out of {} to {}", pair.to, pair.from))
+            } else if self.cell.path.is_datapath() {
+                settings.insert("ports".into(), scenario.ports.to_string());
+                Some(format!("veth {} to {}, {}", paths::INGRESS_PEER, paths::INGRESS, scenario.ports))
+            } else {
+                paths::ingress(&self.cell)
+            };
         Variant {
             name: self.name(),
             path: self.subject.to_string(),
@@ -95,13 +98,18 @@ fn resolve(subject: Subject, frame: FrameWord, scenario: &Search, abilities: &Ab
         (Subject::Flows, FrameWord::Bytes(bytes)) => (PathName::Udp, bytes),
         (Subject::Path(path), FrameWord::Imix) => (path, imix::LONGEST),
         (Subject::Flows, FrameWord::Imix) => (PathName::Udp, imix::LONGEST),
+        // Of the kernel's path with this name it has the end: a program in XDP.
+        (Subject::Devices, FrameWord::Bytes(bytes)) => (PathName::XdpDrop, bytes),
+        (Subject::Devices, FrameWord::Imix) => (PathName::XdpDrop, imix::LONGEST),
     };
     let cell = Cell { path, frame_bytes, setting: scenario.setting.clone() };
     if subject == Subject::Flows {
         let (cell, flows) = super::course::flows::resolve(cell, scenario, abilities)?;
         return Ok(Place { subject, frame, cell, flows: Some(flows) });
     }
-    let cell = if path.is_datapath() {
+    let cell = if subject == Subject::Devices {
+        super::course::devices::resolve(cell, abilities)?
+    } else if path.is_datapath() {
         resolve_datapath(cell, scenario.ports, abilities)?
     } else {
         ensure!(

@@ -53,7 +53,6 @@ pub(crate) struct Trial {
     pub(crate) ledger: Ledger,
 }
 
-#[allow(dead_code)] // some of it is asked by the search for a rate without loss only
 impl Trial {
     /// The rate at which packets were sent, in packets per second; 0 where none was.
     pub(crate) fn achieved_pps(&self) -> f64 {
@@ -73,7 +72,6 @@ impl Trial {
 }
 
 /// A path made real, on which trials are run.
-#[allow(dead_code)] // the search for a rate without loss runs its trials on them
 pub(crate) trait Course {
     /// Sends a load along the path, and waits until nothing more arrives. Ends early, with fewer packets, soon after a signal.
     fn run(&mut self, load: &Load, stop: &Stop) -> Result<Trial>;

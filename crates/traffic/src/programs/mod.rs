@@ -11,6 +11,8 @@ pub(crate) mod generator;
 pub use gaps::{GAP_BUCKETS, gap_bucket, gap_bucket_range, lower_gap_bucket};
 pub use generator::{GENERATOR_WORDS, GeneratorProgram, GeneratorProgramError, GeneratorWord, WritePacket};
 
+use std::net::Ipv4Addr;
+
 use ebpf::{AluOp, AssembleError, Assembler, AtomicOp, Condition, Insn, Reg, Size};
 
 /// Result codes of XDP programs (enum xdp_action, include/uapi/linux/bpf.h, 6.18).
@@ -210,6 +212,36 @@ pub enum Action {
 /// A program that adds 1 to the first word of a per-CPU array for every frame, and ends it as `action` says.
 pub fn counter(action: Action, map_fd: i32) -> Result<Vec<[u8; 8]>, AssembleError> {
     let mut asm = Assembler::new();
+    count(&mut asm, action, map_fd);
+    encoded(asm)
+}
+
+/// An XDP program that counts and drops UDP over IPv4 from this address, in frames without a VLAN tag, and lets all else pass.
+pub fn counter_of_source(source: Ipv4Addr, map_fd: i32) -> Result<Vec<[u8; 8]>, AssembleError> {
+    let mut asm = Assembler::new();
+    let pass = asm.label();
+    // struct xdp_md: data, data_end.
+    asm.load(Size::W, Reg::R2, Reg::R1, 0);
+    asm.load(Size::W, Reg::R3, Reg::R1, 4);
+    asm.mov(Reg::R4, Reg::R2);
+    asm.alu_imm(AluOp::Add, Reg::R4, 34);
+    asm.jump_if(Condition::Gt, Reg::R4, Reg::R3, pass);
+    // As they lie in memory: the type of the frame, the protocol, and the source address.
+    asm.load(Size::H, Reg::R4, Reg::R2, 12);
+    asm.jump_if_imm(Condition::Ne, Reg::R4, i32::from(u16::from_ne_bytes([0x08, 0x00])), pass);
+    asm.load(Size::B, Reg::R4, Reg::R2, 23);
+    asm.jump_if_imm(Condition::Ne, Reg::R4, 17, pass);
+    asm.load(Size::W, Reg::R4, Reg::R2, 26);
+    asm.mov32_imm(Reg::R5, u32::from_ne_bytes(source.octets()));
+    asm.jump_if(Condition::Ne, Reg::R4, Reg::R5, pass);
+    count(&mut asm, Action::XdpDrop, map_fd);
+    asm.bind(pass);
+    asm.mov_imm(Reg::R0, xdp::PASS);
+    asm.exit();
+    encoded(asm)
+}
+
+fn count(asm: &mut Assembler, action: Action, map_fd: i32) {
     let missing = asm.label();
     asm.store_imm(Size::W, Reg::R10, -4, 0);
     asm.mov(Reg::R2, Reg::R10);
@@ -230,5 +262,4 @@ pub fn counter(action: Action, map_fd: i32) -> Result<Vec<[u8; 8]>, AssembleErro
         },
     );
     asm.exit();
-    encoded(asm)
 }

@@ -5,19 +5,21 @@
 //! reader    the threads that read the sockets of the path `udp`, on other CPUs than the sender
 //! flows     paced flows into a socket and a thread for each port, as the command `flows` has them
 //! datapath  a device under test in user space between veth pairs
+//! devices   what is between two devices of the host that the user names
 //! account   where the packets of one trial ended, once nothing moves any more
 //! ```
 
 mod account;
 mod datapath;
+pub(super) mod devices;
 pub(super) mod flows;
 mod kernel;
 mod reader;
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 
 use super::place::Place;
-use crate::scenario::{FrameWord, PortKind, Subject};
+use crate::scenario::{FrameWord, Search, Subject};
 use crate::trial::Course;
 
 pub(crate) use datapath::WAYS;
@@ -61,12 +63,15 @@ impl Cpus {
 }
 
 /// Builds what a resolved cell describes.
-pub(crate) fn lay(place: &Place, ports: PortKind, cpus: &Cpus) -> Result<Laid> {
+pub(crate) fn lay(place: &Place, scenario: &Search, cpus: &Cpus) -> Result<Laid> {
     let (cell, mix) = (&place.cell, place.frame == FrameWord::Imix);
     match place.subject {
-        Subject::Path(path) if path.is_datapath() => datapath::lay(cell, mix, ports, cpus),
+        Subject::Path(path) if path.is_datapath() => datapath::lay(cell, mix, scenario.ports, cpus),
         Subject::Path(_) => kernel::lay(cell, mix, cpus),
         Subject::Flows => flows::lay(place, mix, cpus),
+        Subject::Devices => {
+            devices::lay(place, scenario.devices.as_ref().context("no devices are named")?, cpus)
+        }
     }
 }
 
