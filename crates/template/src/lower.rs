@@ -44,8 +44,8 @@ impl CheckedFrame {
     ///
     /// A flow costs a division unless there is one or a power of two, and several sources likewise. The UDP checksum is
     /// always there, although over IPv4 it could be left out: it takes about 25 instructions without a wait, and
-    /// without it the kernel neither coalesces datagrams (net/ipv4/udp_offload.c, `udp_gro_receive_segment`, 6.18) nor
-    /// checks them, so that packets with and without a stamp would not cost the same on their way.
+    /// without it the kernel neither coalesces datagrams (net/ipv4/udp_offload.c, `udp_gro_receive_segment`, read in patches
+    /// from 5.4 to 6.10) nor checks them, so that packets with and without a stamp would not cost the same on their way.
     pub fn lower_packet(&self, asm: &mut Assembler, packet: Reg, index: Reg, scratch: [Reg; 5]) {
         if self.period() == Some(1) {
             return self.lower_whole(asm, packet);

@@ -258,7 +258,8 @@ impl UserArena {
     }
 
     /// By how much the lab's counters grew, without the frames that the device missed, which stand in its account: a veth counts them
-    /// as `rx_drops` of the queue, and so in its `rx_dropped` (drivers/net/veth.c, veth_xdp_rcv_one and veth_get_stats64, 6.18).
+    /// as `rx_drops` of the queue, and so in its `rx_dropped` (drivers/net/veth.c, veth_xdp_rcv_one and
+    /// veth_get_stats64: the first read in patches from 5.4 to 2025, the counts tried on 6.18).
     fn grown(&mut self, before: &[(&'static str, Snapshot)], missed: u64) -> Result<Grown> {
         let now = self.read_counters()?;
         let mut grown: Grown =

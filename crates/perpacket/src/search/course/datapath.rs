@@ -268,7 +268,8 @@ impl Arrivals for Since<'_> {
     }
 
     /// A veth counts a frame that its AF_XDP socket did not take as `rx_drops` of the queue, and so in its `rx_dropped`, beside
-    /// those for which its own ring was full (drivers/net/veth.c, veth_xdp_rcv_one and veth_get_stats64, 6.18).
+    /// those for which its own ring was full (drivers/net/veth.c, veth_xdp_rcv_one and
+    /// veth_get_stats64: the first read in patches from 5.4 to 2025, the counts tried on 6.18).
     fn take_known(&mut self, grown: &mut Grown) {
         if self.end.ports != PortKind::AfXdp {
             return;
