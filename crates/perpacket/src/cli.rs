@@ -401,9 +401,9 @@ pub(crate) struct SettingArgs {
     /// [default: the best that the path takes and this host has]
     #[arg(long, value_name = "BACKEND")]
     pub(crate) backend: Option<String>,
-    /// Flows, which differ in the destination port
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = parse_flows)]
-    pub(crate) flows: u16,
+    /// Flows, which differ in the destination port [default: 1]
+    #[arg(long, value_name = "N", value_parser = parse_flows)]
+    pub(crate) flows: Option<u16>,
     /// Packet-filter rules that match nothing, before the path's own
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub(crate) rules: u32,

@@ -12,6 +12,9 @@ use std::collections::BTreeMap;
 use lab::counters::{Key, Place};
 use measure::ledger::{Drop, Ledger};
 
+use traffic::BackendKind;
+
+use crate::cell::{Cell, PathName};
 use crate::paths::{self, XDP_DROPS};
 
 /// MIB counters of a namespace in which a packet ends, and what they mean. `UdpInErrors` is absent: it contains the
@@ -49,6 +52,57 @@ const SOCKET: &str = "socket";
 
 /// By how much counters grew, namespace by namespace, each with its role.
 pub(crate) type Grown = Vec<(&'static str, BTreeMap<Key, i64>)>;
+
+/// What a sender learns of its device, and how the other end of the veth pair takes packets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct WayIn {
+    /// Whether the sender is told of each packet that its device refused, and sends it again: it is not among those sent. A veth
+    /// answers NET_XMIT_DROP (drivers/net/veth.c, veth_xmit), which a packet socket without a queueing discipline has as ENOBUFS or
+    /// as a slot that it got back (net/packet/af_packet.c, packet_xmit and tpacket_snd), and a UDP socket with IP_RECVERR as ENOBUFS
+    /// (net/ipv4/udp.c, udp_send_skb; all 6.18).
+    pub(crate) is_told: bool,
+    /// Whether the receiving device is polled (NAPI): what its backlog refuses then, nobody tells the sender.
+    pub(crate) is_polled: bool,
+}
+
+impl WayIn {
+    /// By this backend, past a queueing discipline.
+    pub(crate) fn by(kind: BackendKind, is_polled: bool) -> Self {
+        let is_told = matches!(kind, BackendKind::Mmsg | BackendKind::TxRing | BackendKind::Udp);
+        Self { is_told, is_polled }
+    }
+
+    /// That of a cell whose backend is resolved. A queueing discipline takes a packet and says so before the device refuses it; of
+    /// datagrams that are cut on the way out, the sender learns only what became of the last (net/core/dev.c, dev_hard_start_xmit,
+    /// 6.18).
+    pub(crate) fn of(cell: &Cell, kind: BackendKind) -> Self {
+        let setting = &cell.setting;
+        let has_program = matches!(cell.path, PathName::XdpDrop | PathName::XdpTx) || cell.path.is_datapath();
+        let way = Self::by(kind, setting.gro || has_program);
+        Self { is_told: way.is_told && !setting.has_qdisc() && !setting.gso, ..way }
+    }
+}
+
+/// Takes out of the counters what the sender's device refused and was sent again, which is no loss. How often that was; none where
+/// the sender does not learn of it.
+pub(crate) fn take_refusals(grown: &mut Grown, way: WayIn) -> Option<u64> {
+    if !way.is_told {
+        return None;
+    }
+    let refused =
+        counter(grown, paths::GEN, paths::INGRESS_PEER, "tx_dropped").map_or(0, std::mem::take).max(0);
+    // Not polled, the backlog is asked within the sender's call: what it refuses both ends count.
+    if let Some(dropped) = counter(grown, paths::SYS, paths::INGRESS, "rx_dropped").filter(|_| !way.is_polled)
+    {
+        *dropped -= refused.min(*dropped).max(0);
+    }
+    u64::try_from(refused).ok()
+}
+
+fn counter<'a>(grown: &'a mut Grown, role: &str, device: &str, name: &str) -> Option<&'a mut i64> {
+    let (_, counters) = grown.iter_mut().find(|(known, _)| *known == role)?;
+    counters.get_mut(&Key::new(Place::Link(device.into()), name))
+}
 
 /// Adds drops that the path's own end reported.
 pub(crate) fn add_known(book: &mut Ledger, drops: Vec<(&'static str, u64)>) {
@@ -196,6 +250,47 @@ mod tests {
         add_counters(&mut book, &grown("sys", &both), &[]);
         assert_eq!(book.drops.iter().map(|drop| drop.packets).collect::<Vec<_>>(), [40, 60]);
         assert!(book.closes() && book.notes.is_empty());
+    }
+
+    #[test]
+    fn what_the_device_refused_and_was_sent_again_is_no_loss() {
+        let both = || {
+            let counters = |place: Place, name: &str, by: i64| BTreeMap::from([(Key::new(place, name), by)]);
+            vec![
+                (paths::GEN, counters(link(paths::INGRESS_PEER), "tx_dropped", 181)),
+                (paths::SYS, counters(link(paths::INGRESS), "rx_dropped", 200)),
+            ]
+        };
+        let left = |grown: &Grown| {
+            let mut book = missing(500);
+            add_counters(&mut book, grown, &[]);
+            book.drops.iter().map(|drop| drop.packets).sum::<u64>()
+        };
+        let way = WayIn { is_told: true, is_polled: true };
+        let (mut polled, mut not_polled, mut untold) = (both(), both(), both());
+        assert_eq!((take_refusals(&mut polled, way), left(&polled)), (Some(181), 200));
+        let way = WayIn { is_polled: false, ..way };
+        assert_eq!((take_refusals(&mut not_polled, way), left(&not_polled)), (Some(181), 19));
+        let way = WayIn { is_told: false, ..way };
+        assert_eq!((take_refusals(&mut untold, way), left(&untold)), (None, 200));
+        assert_eq!(take_refusals(&mut vec![], WayIn { is_told: true, is_polled: false }), Some(0));
+    }
+
+    #[test]
+    fn who_is_told_of_refusals() {
+        let told = |kind, setting| {
+            let cell = Cell { path: PathName::Udp, frame_bytes: 64, setting };
+            WayIn::of(&cell, kind).is_told
+        };
+        let usual = crate::cell::Setting::default();
+        for kind in [BackendKind::Mmsg, BackendKind::TxRing, BackendKind::Udp] {
+            assert!(told(kind, usual.clone()));
+            assert!(!told(kind, crate::cell::Setting { qdisc: "pfifo".into(), ..usual.clone() }));
+        }
+        assert!(!told(BackendKind::Udp, crate::cell::Setting { gso: true, ..usual.clone() }));
+        for kind in [BackendKind::Inject, BackendKind::XdpLive, BackendKind::AfXdp] {
+            assert!(!told(kind, usual.clone()));
+        }
     }
 
     #[test]

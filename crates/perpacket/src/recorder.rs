@@ -50,6 +50,17 @@ impl Recorder {
         })
     }
 
+    /// Shows a warning on standard error, unless that is to be quiet, and keeps it.
+    ///
+    /// # Errors
+    /// Where standard error cannot be written.
+    pub(crate) fn warn(&mut self, warning: Warning) -> Result<()> {
+        if !self.quiet {
+            report::write_stderr(&report::warning_line(&warning));
+        }
+        self.warning(warning)
+    }
+
     /// Adds slices with their counters; they reach the file with the next [`flush`](Self::flush).
     pub(crate) fn slices(&mut self, slices: Vec<(Slice, CounterValues)>) {
         for (slice, counters) in slices {

@@ -352,6 +352,12 @@ pub(crate) fn expedite(wanted: bool) -> Result<(Option<Guard>, CleanReport)> {
     Ok((Some(guard), left_behind))
 }
 
+/// Gives the setting of [`expedite`] back. A warning where that does not work.
+pub(crate) fn give_back(expedited: Option<Guard>) -> Option<record::Warning> {
+    let error = expedited?.release().err()?;
+    Some(crate::flows::not_put_back(&error))
+}
+
 /// A cell as the record names it. Those of a comparison stand in pairs, A first.
 fn variant(index: usize, cell: &Cell, scenario: &Scenario) -> Variant {
     let setting = &cell.setting;

@@ -18,6 +18,8 @@ const PATIENCE: Duration = Duration::from_millis(500);
 pub(crate) struct Stop {
     asked: Arc<AtomicBool>,
     deadline: Option<Deadline>,
+    /// The time that a part has once it begins.
+    patience: Option<Duration>,
 }
 
 impl Stop {
@@ -47,13 +49,28 @@ impl Stop {
             .name("signals".into())
             .spawn(listen)
             .context("start the thread that listens to signals")?;
-        Ok(Self { asked, deadline: None })
+        Ok(Self { asked, deadline: None, patience: None })
     }
 
     /// The same, which also asks for the end when `length` has passed: that of a part of the run.
     #[must_use]
     pub(crate) fn or_after(&self, length: Duration) -> Self {
         Self { deadline: Some(Deadline::after(length)), ..self.clone() }
+    }
+
+    /// The same for a part that begins later, with [`begun_in`](Self::begun_in): getting ready is no part of its time.
+    #[must_use]
+    pub(crate) fn or_after_its_start(&self, length: Duration) -> Self {
+        Self { patience: Some(length), ..self.clone() }
+    }
+
+    /// Begins the part whose time was given with [`or_after_its_start`](Self::or_after_its_start), `lead` from now.
+    #[must_use]
+    pub(crate) fn begun_in(&self, lead: Duration) -> Self {
+        match self.patience {
+            Some(patience) => Self { patience: None, ..self.or_after(lead + patience) },
+            None => self.clone(),
+        }
     }
 
     /// Whether a signal asked for the end, or the time is up where there is one.
@@ -104,11 +121,16 @@ mod tests {
 
     #[test]
     fn a_part_of_a_run_ends_by_its_time() {
-        let stop = Stop { asked: Arc::new(AtomicBool::new(false)), deadline: None };
+        let stop = Stop { asked: Arc::new(AtomicBool::new(false)), deadline: None, patience: None };
         assert!(stop.or_after(Duration::ZERO).asked() && !stop.asked());
         let part = stop.or_after(Duration::from_secs(3600));
         assert!(!part.asked());
+        let later = stop.or_after_its_start(Duration::ZERO);
+        assert!(!later.asked(), "it has not begun");
+        assert!(later.begun_in(Duration::ZERO).asked());
+        assert!(!later.begun_in(Duration::from_secs(3600)).asked() && !stop.begun_in(Duration::ZERO).asked());
         stop.asked.store(true, Ordering::Relaxed);
+        assert!(later.asked() && later.begun_in(Duration::from_secs(3600)).asked());
         assert!(part.asked());
     }
 

@@ -102,7 +102,7 @@ fn packets_over_a_veth_pair_are_accounted_for_by_every_backend() {
         &["--ports", "2", "--sockets-per-port", "2"],
         &["--rfs", "4096"],
         &["--wait", "spin", "--batch", "1", "--reader", "threads"],
-        &["--reader", "epoll", "--sockets-per-port", "2"],
+        &["--reader", "epoll", "--ports", "4", "--sockets-per-port", "2"],
         &["--reader", "epoll", "--gro", "on", "--wait", "nap"],
     ] {
         let record = flows(&[&small[..], more].concat());

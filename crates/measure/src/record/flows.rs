@@ -35,6 +35,9 @@ pub struct FlowRun {
     pub wall_ns: u64,
     /// Whether all packets were sent, at the rate asked for to a thousandth.
     pub is_offered: bool,
+    /// How often the sender's device refused a packet, which was then sent again: the path held the sender back. None where the
+    /// sender does not learn of it.
+    pub refused: Option<u64>,
     /// Packets that the receivers read.
     pub received: u64,
     /// Each flow that receivers tell apart.

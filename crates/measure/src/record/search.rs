@@ -23,6 +23,9 @@ pub struct TrialPart {
     pub received: u64,
     /// From the first packet until the one after the last would have been due, in ns; without the drain time.
     pub wall_ns: u64,
+    /// How often the sender's device refused a packet, which was then sent again: the path held the sender back. None where the
+    /// sender does not learn of it.
+    pub refused: Option<u64>,
     /// Why the trial says nothing about the path; none where it does.
     pub invalid: Option<String>,
     /// Where the packets that did not arrive ended; disjoint counters.
@@ -47,6 +50,9 @@ pub struct SearchRow {
     pub trials: u64,
     /// Trials that say nothing about the path.
     pub invalid_trials: u64,
+    /// How often the sender's device refused a packet, which was then sent again, in all trials; none where the sender does not
+    /// learn of it.
+    pub refused: Option<u64>,
     /// From the start of the first trial to the end of the last one, in ns.
     pub wall_ns: u64,
     /// Where the sender's limit lies; none where it could offer all that it was asked for.

@@ -269,11 +269,11 @@ impl Search {
             conditional_throughput_pps: bounds.lower.and_then(|number| {
                 conditional_throughput(self.grid.load_pps(number), &criterion, self.by_load.at(number))
             }),
-            ending: self.ending(bounds, width),
+            ending: self.ending(goal, bounds, width),
         }
     }
 
-    fn ending(&self, bounds: Bounds, width: i64) -> Ending {
+    fn ending(&self, goal: &Goal, bounds: Bounds, width: i64) -> Ending {
         let ceiling = self.sender.ceiling();
         let is_at_ceiling = |lower: i64| ceiling.is_some_and(|ceiling| ceiling - lower <= width);
         match (bounds.lower, bounds.upper) {
@@ -282,10 +282,23 @@ impl Search {
             (None, _) if ceiling == Some(0) => Ending::NotOffered,
             (None, Some(0)) => Ending::LosesAtMinimum,
             (Some(lower), None) if lower == self.grid.top() => Ending::PassesAtMaximum,
-            (Some(lower), _) if is_at_ceiling(lower) => Ending::BoundedBySender,
+            (Some(lower), None) if is_at_ceiling(lower) && !self.loses_above_ceiling(goal) => {
+                Ending::BoundedBySender
+            }
+            (Some(lower), _) if is_at_ceiling(lower) => Ending::UnsteadySender,
             _ if self.is_expired() => Ending::TimeLimit,
             _ => Ending::Unfinished,
         }
+    }
+}
+
+impl Search {
+    /// Whether a load was offered all the same that the sender was given up for, and the target lost more of it than the goal allows.
+    fn loses_above_ceiling(&self, goal: &Goal) -> bool {
+        let Some(ceiling) = self.sender.ceiling() else { return false };
+        let from_pps = self.grid.load_pps(ceiling);
+        let counted = self.trials.iter().filter(|trial| trial.used == Use::Counted);
+        counted.into_iter().any(|trial| trial.load_pps >= from_pps && trial.loss_ratio > goal.loss_ratio)
     }
 }
 

@@ -35,7 +35,8 @@
 //! target's. Here such a trial is invalid ([`Use::NotOffered`]) and counts for no goal. A load that could not be
 //! offered in several trials, or by far, is not tried again, nor is any above it; the search goes on below, until the
 //! interval up to there is as narrow as the goal's width. If the target passes that too, the result is
-//! [`Ending::BoundedBySender`]: no loss up to so much, which is all that can be offered ([`Search::sender_bound`]).
+//! [`Ending::BoundedBySender`]: no loss up to so much, which is all that can be offered ([`Search::sender_bound`]). Where it was
+//! offered all the same now and then, and lost, it is [`Ending::UnsteadySender`].
 //!
 //! # Example
 //!

@@ -61,6 +61,9 @@ pub enum Ending {
     PassesAtMaximum,
     /// The greatest load that the sender can offer is a lower bound: what the target can do is not known.
     BoundedBySender,
+    /// A load is a lower bound above which the sender could not hold its rate in some trials; in others it could, and then more was
+    /// lost than the goal allows. Where between both the target's limit is, is not known: the bounds are further apart than asked for.
+    UnsteadySender,
     /// The sender cannot offer even the least load.
     NotOffered,
     /// The time was up before.
@@ -77,6 +80,9 @@ impl fmt::Display for Ending {
             Ending::PassesAtMaximum => "the target passes the greatest load, so its limit is not known",
             Ending::BoundedBySender => {
                 "the target passes all that the sender can offer, so its limit is not known"
+            }
+            Ending::UnsteadySender => {
+                "the sender was unsteady between the bounds, which are further apart than the goal asks for"
             }
             Ending::NotOffered => "the sender cannot offer even the least load",
             Ending::TimeLimit => "the time was up before both bounds were found",

@@ -69,9 +69,12 @@ pub(crate) struct FlowsArgs {
 }
 
 impl FlowsArgs {
-    /// Those that were given, by the name of their factor.
-    pub(crate) fn given(&self) -> BTreeMap<String, String> {
+    /// Those that were given, by the name of their factor; with the number of flows, which all paths have, where it was given: what is
+    /// usual is another number here.
+    pub(crate) fn given(&self, flows: Option<u16>) -> BTreeMap<String, String> {
+        let flows = flows.map(|flows| flows.to_string());
         let all = [
+            (FlowFactor::Flows, &flows),
             (FlowFactor::Ports, &self.flow_ports),
             (FlowFactor::SocketsPerPort, &self.sockets_per_port),
             (FlowFactor::Reader, &self.reader),

@@ -37,7 +37,7 @@ impl SettingArgs {
     pub(crate) fn resolve(&self) -> Result<Setting> {
         Ok(Setting {
             backend: self.backend.as_deref().map(parse_backend).transpose()?,
-            flows: self.flows,
+            flows: self.flows.unwrap_or(Setting::default().flows),
             rules: self.rules,
             batch: self.batch,
             gro: parse_switch("gro", &self.gro)?,

@@ -5,7 +5,7 @@ use measure::wire::{Rate, parse_rate};
 
 use crate::cli::SearchArgs;
 use crate::report::Outcome;
-use crate::scenario::{DevicePair, FrameWord, GoalDefaults, SCHEMA, SEARCH_JOB, Search};
+use crate::scenario::{DevicePair, FrameWord, GoalDefaults, SCHEMA, SEARCH_JOB, Search, Subject};
 use crate::search;
 
 /// From arguments to a scenario, and on.
@@ -21,6 +21,7 @@ fn scenario(args: &SearchArgs) -> Result<Search> {
         exceed_ratio: goal.exceed,
         width: goal.width,
     };
+    let into_flows = args.paths.iter().any(|path| path == Subject::Flows.name());
     Ok(Search {
         schema: SCHEMA.into(),
         job: SEARCH_JOB.into(),
@@ -37,7 +38,7 @@ fn scenario(args: &SearchArgs) -> Result<Search> {
         runs: goal.runs,
         ports: args.ports.parse().map_err(anyhow::Error::msg).context("--ports")?,
         setting: args.setting.resolve()?,
-        flows: args.flows.given(),
+        flows: args.flows.given(args.setting.flows.filter(|_| into_flows)),
         devices: args.devices.to.clone().zip(args.devices.from.clone()).map(|(to, from)| DevicePair {
             to,
             from,

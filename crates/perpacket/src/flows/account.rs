@@ -27,7 +27,8 @@ const IN_ERRORS: &str = "Udp.InErrors";
 const WITHIN_IN_ERRORS: [&str; 3] = ["Udp.RcvbufErrors", "Udp.MemErrors", "Udp.InCsumErrors"];
 
 /// The ledger of a run: packets sent, packets read by receivers, and what counters of the lab say about the rest.
-pub(super) fn ledger(frame_bytes: u32, sent: Count, received: u64, grown: &Grown) -> Ledger {
+/// `refused` were refused and sent again: the host's counters have them too, those in `grown` of the lab's devices no more.
+pub(super) fn ledger(frame_bytes: u32, sent: Count, received: u64, grown: &Grown, refused: u64) -> Ledger {
     let mut book = Ledger::new("flows", Some(frame_bytes), sent);
     book.received.push(Count { packets: received, seen_by: "read from the sockets".into() });
     if book.closes() {
@@ -36,7 +37,7 @@ pub(super) fn ledger(frame_bytes: u32, sent: Count, received: u64, grown: &Grown
     let grown: Grown = grown.iter().map(|(role, counters)| (*role, on_their_way(role, counters))).collect();
     ledger::add_counters(&mut book, &grown, &[]);
     for (_, counters) in grown.iter().filter(|(role, _)| *role == SYS) {
-        split_refused(&mut book, counters);
+        split_refused(&mut book, counters, refused);
         add_filtered(&mut book, counters);
     }
     book
@@ -55,7 +56,7 @@ fn on_their_way(role: &str, counters: &BTreeMap<Key, i64>) -> BTreeMap<Key, i64>
 }
 
 /// Says why the receiving device could not hand packets on: each of the host's counters as far as the device's goes.
-fn split_refused(book: &mut Ledger, counters: &BTreeMap<Key, i64>) {
+fn split_refused(book: &mut Ledger, counters: &BTreeMap<Key, i64>, refused: u64) {
     let counter = format!("{SYS} {}", Key::new(Place::Link(INGRESS.into()), "rx_dropped"));
     let Some(at) = book.drops.iter().position(|drop| drop.counter == counter) else { return };
     let all = book.drops[at].packets;
@@ -71,11 +72,11 @@ fn split_refused(book: &mut Ledger, counters: &BTreeMap<Key, i64>) {
     let split = split.into_iter().filter(|(.., packets)| *packets > 0);
     let split = split.map(|(reason, counter, packets)| Drop { reason: reason.into(), counter, packets });
     book.drops.splice(at..=at, split);
-    if dropped > all && limited > 0 {
+    let of_others = dropped.saturating_sub(all + refused);
+    if of_others > 0 && limited > 0 {
         book.notes.push(format!(
-            "backlogs of this host lost {} packets of others meanwhile (softnet_stat), so that it is not sure which of ours \
-             the flow limit took",
-            dropped - all
+            "backlogs of this host lost {of_others} packets of others meanwhile (softnet_stat), so that it is not sure which of ours \
+             the flow limit took"
         ));
     }
 }
@@ -127,7 +128,7 @@ mod tests {
         let sent = Count { packets: 1_000, seen_by: "sending program".into() };
         let counters =
             counters.iter().map(|(place, name, by)| (Key::new(place.clone(), *name), *by)).collect();
-        ledger(64, sent, received, &vec![(SYS, counters)])
+        ledger(64, sent, received, &vec![(SYS, counters)], 0)
     }
 
     fn drops(book: &Ledger) -> Vec<(&str, u64)> {
@@ -207,7 +208,7 @@ mod tests {
         ];
         let grown: Grown =
             vec![("gen", gen_side.into_iter().collect()), (SYS, sys_side.into_iter().collect())];
-        let book = ledger(64, sent, 900, &grown);
+        let book = ledger(64, sent, 900, &grown, 0);
         assert_eq!(drops(&book), [("the device could not send it", 40), ("no socket on that port", 60)]);
         assert!(book.closes());
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use lab::counters::{Reader, Snapshot, diff};
-use lab::journal::Guard;
+use lab::journal::{Guard, JournalError};
 use lab::plan::Offload;
 use lab::{HostSettings, Lab, Plan, Port};
 use linux::netns::Netns;
@@ -21,14 +21,14 @@ use super::setting::FlowSetting;
 use super::steering;
 use super::{account, rows};
 use crate::cell::FIRST_PORT;
-use crate::ledger::Grown;
+use crate::ledger::{self, Grown, WayIn};
 use crate::paths::topology::{IP_G0, IP_IN0, MAC_G0, MAC_IN0};
 use crate::paths::{GEN, INGRESS, INGRESS_PEER, SYS};
 use crate::rig::kernel::seen_by;
 use crate::scenario::Dut;
 use crate::stop::{Deadline, Stop};
 use crate::trial::imix::Imix;
-use crate::trial::sender::{Offered, Sender, Turn};
+use crate::trial::sender::{Handover, Offered, Sender, Turn};
 use crate::trial::{Course, Load, Trial};
 
 /// First source address of a flood, and the network of all of them.
@@ -78,7 +78,7 @@ pub(crate) struct Arena {
     receivers: Receivers,
     counters: Vec<(&'static str, Reader)>,
     /// Settings of the host, put back when this goes.
-    _held: Vec<Guard>,
+    held: Vec<Guard>,
     // Last, so that sockets go before the namespaces that they are in.
     lab: Lab,
 }
@@ -164,7 +164,7 @@ impl Arena {
         let open = |role| Ok((role, Reader::open(&lab, role, &[])?));
         let counters = [GEN, SYS].map(open).into_iter().collect::<Result<_>>()?;
         let imix = blueprint.imix.then(|| Imix::of(&blueprint.frame())).transpose()?;
-        Ok(Self { blueprint: blueprint.clone(), backend, frame, imix, receivers, counters, _held: held, lab })
+        Ok(Self { blueprint: blueprint.clone(), backend, frame, imix, receivers, counters, held, lab })
     }
 
     /// Sends a load, waits for what is on its way, and counts.
@@ -177,7 +177,7 @@ impl Arena {
         let before = self.read_counters()?;
         let cpus_before = read_cpu_times();
         let offered = self.sender(load).send(load, stop, &mut watch)?;
-        let (received, grown) = self.drain(&offered, received_before, &before)?;
+        let (received, grown, refused) = self.drain(&offered, received_before, &before)?;
         let cpus = cpus_before.zip(read_cpu_times()).map(|(then, now)| account::cpu_use(&then, &now));
         let tallies = self.receivers.collect()?;
         let sent = Count { packets: offered.packets, seen_by: seen_by(self.backend).into() };
@@ -186,11 +186,24 @@ impl Arena {
             sent: offered.packets,
             received,
             wall_ns: offered.wall_ns,
-            ledger: account::ledger(self.blueprint.setting.frame, sent, received, &grown),
+            ledger: account::ledger(
+                self.blueprint.setting.frame,
+                sent,
+                received,
+                &grown,
+                refused.unwrap_or(0),
+            ),
+            refused,
             gaps: offered.gaps.clone(),
         };
         let run = rows::run(&self.blueprint, &trial, &offered, &tallies, cpus.unwrap_or_default());
         Ok(FlowTrial { run, trial })
+    }
+
+    /// Takes the lab down and puts the host's settings back: why that did not work, of each.
+    pub(crate) fn finish(self) -> Vec<JournalError> {
+        // What was set last is put back first.
+        self.held.into_iter().rev().filter_map(|guard| guard.release().err()).collect()
     }
 
     fn sender(&self, load: &Load) -> Sender<'_> {
@@ -204,6 +217,7 @@ impl Arena {
             ifindex: self.lab.device(role, device).ifindex,
             cpu: self.blueprint.sender_cpu,
             batch: (self.backend == BackendKind::Inject).then(|| batch(load.interval_ns())),
+            handover: Handover::default(),
         }
     }
 
@@ -219,23 +233,26 @@ impl Arena {
         self.counters.iter_mut().map(|(role, reader)| Ok((*role, reader.read()?))).collect()
     }
 
-    /// Waits until every packet is accounted for, or nothing has come for a while. Packets received, and the counters' growth.
+    /// Waits until every packet is accounted for, or nothing has come for a while. Packets received, the counters' growth without
+    /// what was refused and sent again, and how often that was.
     fn drain(
         &mut self,
         offered: &Offered,
         received_before: u64,
         before: &[(&'static str, Snapshot)],
-    ) -> Result<(u64, Grown)> {
+    ) -> Result<(u64, Grown, Option<u64>)> {
+        let way = WayIn::by(self.backend, self.blueprint.napi);
         let frame_bytes = self.blueprint.setting.frame;
         let deadline = Deadline::after(DRAIN);
         let (mut last, mut changed_at, mut is_empty) = (None, Duration::ZERO, false);
         loop {
             let now = self.read_counters()?;
             let received = self.receivers.received() - received_before;
-            let grown: Grown =
+            let mut grown: Grown =
                 before.iter().zip(&now).map(|((role, then), (_, now))| (*role, diff(then, now))).collect();
+            let refused = ledger::take_refusals(&mut grown, way);
             let sent = Count { packets: offered.packets, seen_by: String::new() };
-            let book = account::ledger(frame_bytes, sent, received, &grown);
+            let book = account::ledger(frame_bytes, sent, received, &grown, refused.unwrap_or(0));
             let open = book.unaccounted();
             if last != Some((received, open)) {
                 (last, changed_at) = (Some((received, open)), deadline.elapsed());
@@ -248,7 +265,7 @@ impl Arena {
                 continue;
             }
             if book.closes() || deadline.elapsed() - changed_at > QUIET || deadline.passed() {
-                return Ok((received, grown));
+                return Ok((received, grown, refused));
             }
             thread::sleep(LOOK);
         }

@@ -14,6 +14,9 @@ use crate::scenario::Flows;
 /// How long a run must be for its busy time to be a figure: that is counted in ticks of 10 ms on each CPU.
 const LEAST_BUSY_NS: u64 = 500_000_000;
 
+/// The share of a run from which on a gap of the sender is told.
+const PAUSE: f64 = 0.01;
+
 /// All runs of a command, as they came.
 pub(crate) struct FlowsResult {
     pub(crate) scenario: Flows,
@@ -46,8 +49,25 @@ pub(crate) struct Figures {
     /// Where packets of all runs ended that were not received, most first.
     pub(crate) missing: Vec<(String, u64)>,
     pub(crate) unaccounted: i64,
+    /// How often the device refused a packet that was then sent again; none where the sender does not learn of it.
+    pub(crate) refused: Option<u64>,
+    /// The longest gap between two packets as they were handed over, of all runs, in ns; none where the sender does not see them.
+    pub(crate) longest_gap_ns: Option<u64>,
+    /// CPU time of the sending thread for each packet sent, in ns, which is part of the busy time: the median of the runs. A paced sender
+    /// waits by looking at the clock, and so uses the whole of its CPU.
+    pub(crate) sender_ns: Option<f64>,
     /// Busy time of all CPUs for each packet sent, in ns: the median of the runs; none where all are too short for it.
     pub(crate) busy_ns: Option<f64>,
+}
+
+/// The longest gap between two packets of a run, in ns.
+pub(crate) fn longest_gap_ns(run: &FlowRun) -> Option<u64> {
+    run.sender.gaps.as_ref()?.iter().map(|(ns, _)| *ns).max()
+}
+
+/// Whether the sender of a run paused so long that what it sent to catch up is a burst: the rate of the whole run says nothing of it.
+pub(crate) fn paused(run: &FlowRun) -> bool {
+    longest_gap_ns(run).is_some_and(|gap_ns| gap_ns as f64 > PAUSE * run.wall_ns as f64)
 }
 
 impl FlowsResult {
@@ -100,6 +120,8 @@ impl FlowsResult {
         let shares: Vec<f64> = runs().filter_map(FlowRun::share).collect();
         let long = runs().filter(|run| run.wall_ns >= LEAST_BUSY_NS);
         let busy: Vec<f64> = long.filter_map(FlowRun::busy_ns_per_packet).collect();
+        let of_sender = |run: &FlowRun| (run.sent > 0).then(|| run.sender.cpu_ns as f64 / run.sent as f64);
+        let sender: Vec<f64> = runs().filter_map(of_sender).collect();
         Figures {
             name: self.scenario.name(variant),
             runs: whole.len(),
@@ -114,6 +136,9 @@ impl FlowsResult {
             reordered: runs().map(|run| run.reordered).sum(),
             missing: missing(whole.iter().map(|(_, book)| *book)),
             unaccounted: whole.iter().map(|(_, book)| book.unaccounted()).sum(),
+            longest_gap_ns: runs().filter_map(longest_gap_ns).max(),
+            sender_ns: share::median_of(&sender).map(|of| of.median),
+            refused: runs().map(|run| run.refused).sum(),
             busy_ns: share::median_of(&busy).map(|of| of.median),
         }
     }

@@ -40,9 +40,9 @@ use crate::trial::Load;
 use crate::{doctor, environment, session};
 
 pub(crate) use arena::{Arena, Blueprint, FlowTrial};
-pub(crate) use figures::{Figures, FlowsResult};
+pub(crate) use figures::{Figures, FlowsResult, longest_gap_ns, paused};
 pub(crate) use setting::{FlowFactor, FlowSetting, two_values};
-pub(crate) use steering::borrowed_host;
+pub(crate) use steering::{borrowed_host, not_put_back};
 use user::UserArena;
 pub(crate) use user::refusal as refusal_in_user_space;
 
@@ -69,7 +69,7 @@ pub(crate) fn run(scenario: &Flows, svg: Option<&Path>, output: &OutputArgs) -> 
     let (mut job, fallback) = Job::settle(scenario, &abilities, stop)?;
     // Receivers and sender take over the priority of this thread.
     drop(cpu::set_nice(session::PRIORITY));
-    let (_expedited, left_behind) = session::expedite(scenario.host.expedite && job.kernel_sends())?;
+    let (expedited, left_behind) = session::expedite(scenario.host.expedite && job.kernel_sends())?;
     job.borrow_host()?;
 
     let (mut recorder, of_host) = job.start_record(&abilities, output)?;
@@ -78,12 +78,12 @@ pub(crate) fn run(scenario: &Flows, svg: Option<&Path>, output: &OutputArgs) -> 
     warnings.extend(fallback);
     warnings.extend(job.warnings());
     for warning in warnings {
-        warn(&mut recorder, warning, output)?;
+        recorder.warn(warning)?;
     }
     let steal = environment::steal_ticks();
     let measured = job.measure(&mut recorder, output);
     for warning in steering::changed_meanwhile(job.host.as_ref()) {
-        warn(&mut recorder, warning, output)?;
+        recorder.warn(warning)?;
     }
     let outcome = measured.and_then(|result| {
         recorder.summary(Summary { flows: Some(result.flows.clone()), ..Summary::default() })?;
@@ -95,6 +95,9 @@ pub(crate) fn run(scenario: &Flows, svg: Option<&Path>, output: &OutputArgs) -> 
         }
         Ok(result.outcome())
     });
+    for warning in session::give_back(expedited) {
+        recorder.warn(warning)?;
+    }
     session::finish(recorder, outcome, &job.stop, steal, output)
 }
 
@@ -163,7 +166,12 @@ impl<'a> Job<'a> {
             let mut variants: Vec<usize> = (0..self.blueprints.len()).collect();
             order.shuffle(&mut variants);
             for variant in variants {
-                let (run, book) = self.run_once(variant, repetition, &mut progress, &result)?;
+                let mut warnings = Vec::new();
+                let done = self.run_once(variant, repetition, &mut progress, &result, &mut warnings);
+                for warning in warnings {
+                    recorder.warn(warning)?;
+                }
+                let (run, book) = done?;
                 recorder.ledger(&book)?;
                 result.add(run, book);
                 // Of long commands not every run, or the record would grow with their square.
@@ -189,6 +197,7 @@ impl<'a> Job<'a> {
         repetition: u32,
         progress: &mut Progress,
         before: &FlowsResult,
+        warnings: &mut Vec<Warning>,
     ) -> Result<(FlowRun, Ledger)> {
         let name = self.scenario.name(variant);
         let what = || format!("run {} of {name}", repetition + 1);
@@ -201,8 +210,11 @@ impl<'a> Job<'a> {
             progress.show(share, &format!("run {} of {all}, {name}: {sent} packets sent", done + 1));
         };
         let done = match blueprint.dut {
-            Dut::Kernel => Arena::build(blueprint, self.host.as_ref())
-                .and_then(|mut arena| arena.run(&load, &self.stop, watch)),
+            Dut::Kernel => Arena::build(blueprint, self.host.as_ref()).and_then(|mut arena| {
+                let done = arena.run(&load, &self.stop, watch);
+                warnings.extend(arena.finish().iter().map(steering::not_put_back));
+                done
+            }),
             Dut::Datapath => {
                 UserArena::build(blueprint).and_then(|mut arena| arena.run(&load, &self.stop, watch))
             }
@@ -270,12 +282,4 @@ impl<'a> Job<'a> {
         let warnings = doctor::warnings(&head.environment);
         Ok((Recorder::start(head, output)?, warnings))
     }
-}
-
-/// Shows a warning and keeps it.
-fn warn(recorder: &mut Recorder, warning: Warning, output: &OutputArgs) -> Result<()> {
-    if !output.quiet {
-        report::write_stderr(&report::warning_line(&warning));
-    }
-    recorder.warning(warning)
 }

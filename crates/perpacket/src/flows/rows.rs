@@ -29,6 +29,7 @@ pub(super) fn run(
         sent: trial.sent,
         wall_ns: trial.wall_ns,
         is_offered: trial.is_offered(),
+        refused: trial.refused,
         received: trial.received,
         reordered: stamped.then(|| flows.iter().filter_map(|flow| flow.reordered).sum()),
         flows,

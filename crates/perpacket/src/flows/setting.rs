@@ -207,6 +207,15 @@ impl FlowSetting {
                 flows.div_ceil(ports).max(1) * ports
             );
         }
+        let of_port = if self.is_flood() { self.sources } else { flows / ports };
+        ensure!(
+            of_port >= self.sockets_per_port,
+            "sockets_per_port = {} with {of_port} flow{} on each port: the kernel chooses the socket by the flow, so that some would get \
+             nothing; use more flows on fewer ports, as --flows {} --ports {ports}",
+            self.sockets_per_port,
+            if of_port == 1 { "" } else { "s" },
+            ports.saturating_mul(self.sockets_per_port)
+        );
         let sockets = ports.saturating_mul(self.sockets_per_port);
         ensure!(
             (1..=MAX_SOCKETS).contains(&sockets),
@@ -219,6 +228,10 @@ impl FlowSetting {
             "reader = epoll with busy_poll = {}: a socket's own polling (SO_BUSY_POLL) is done in its receiving call, and a thread \
              that waits by epoll does not wait there; use --reader threads",
             self.busy_poll
+        );
+        ensure!(
+            !self.prefer_busy_poll || self.busy_poll > 0,
+            "prefer_busy_poll = on with busy_poll = 0: no socket polls then, and packets wait for a timer; add --busy-poll 50"
         );
         ensure!((1..=1_024).contains(&self.batch), "batch = {}: 1 to 1,024 packets a call", self.batch);
         ensure!(

@@ -1,7 +1,7 @@
 //! Which CPUs work on packets: settings of the lab's devices, and those that belong to the host.
 
 use anyhow::{Context, Result, bail};
-use lab::journal::{Changed, Guard, Held};
+use lab::journal::{Changed, Guard, Held, JournalError};
 use lab::steering::{CpuMask, DeviceSteering, HostSteering, QueueMasks};
 use lab::{HostSettings, Lab, Plan};
 use linux::{cpu, cpumask, privilege};
@@ -45,17 +45,7 @@ pub(super) fn queues(setting: &FlowSetting) -> Result<u32> {
 
 /// Steers the lab's devices and the host, and checks that it holds.
 pub(super) fn apply(setting: &FlowSetting, lab: &Lab, host: Option<&HostSettings>) -> Result<Vec<Guard>> {
-    let queues = queues(setting)?;
-    let is_set = |masks: &QueueMasks| *masks != QueueMasks::All(CpuMask::none());
-    let receiving = DeviceSteering {
-        rps_cpus: Some(setting.rps_masks()?).filter(|masks| is_set(masks) && privilege::full()),
-        rps_flow_cnt: (setting.rfs > 0).then(|| setting.rfs.div_ceil(queues)),
-        threaded: setting.threaded.then_some(true),
-        gro_flush_timeout_ns: setting.prefer_busy_poll.then_some(POLL_TIMEOUT_NS),
-        napi_defer_hard_irqs: setting.prefer_busy_poll.then_some(EMPTY_POLLS),
-        ..DeviceSteering::default()
-    };
-    receiving.apply(lab, SYS, INGRESS)?;
+    receiving(setting)?.apply(lab, SYS, INGRESS)?;
     let sending =
         DeviceSteering { xps_cpus: Some(setting.xps_masks()?).filter(is_set), ..DeviceSteering::default() };
     sending.apply(lab, GEN, INGRESS_PEER)?;
@@ -66,6 +56,24 @@ pub(super) fn apply(setting: &FlowSetting, lab: &Lab, host: Option<&HostSettings
     let host =
         host.context("rfs, flow-limit and backlog belong to the host, and only its root may set them")?;
     Ok(steering.hold(host)?)
+}
+
+fn is_set(masks: &QueueMasks) -> bool {
+    *masks != QueueMasks::All(CpuMask::none())
+}
+
+/// What is set of the receiving device: also where [`plan`] has done so before, so that it is read back, and so that an ordinary user
+/// is told where it takes more.
+fn receiving(setting: &FlowSetting) -> Result<DeviceSteering> {
+    let queues = queues(setting)?;
+    Ok(DeviceSteering {
+        rps_cpus: Some(setting.rps_masks()?).filter(is_set),
+        rps_flow_cnt: (setting.rfs > 0).then(|| setting.rfs.div_ceil(queues)),
+        threaded: setting.threaded.then_some(true),
+        gro_flush_timeout_ns: setting.prefer_busy_poll.then_some(POLL_TIMEOUT_NS),
+        napi_defer_hard_irqs: setting.prefer_busy_poll.then_some(EMPTY_POLLS),
+        ..DeviceSteering::default()
+    })
 }
 
 /// Refuses masks with CPUs that there are not, before anything is built.
@@ -120,6 +128,17 @@ pub(super) fn held_by_others(settings: &[&FlowSetting]) -> Vec<Warning> {
     held.into_iter().filter(|held| !is_asked_for(held)).map(warning).collect()
 }
 
+/// What could not be put back of the host.
+pub(crate) fn not_put_back(error: &JournalError) -> Warning {
+    Warning {
+        what: "a setting of the host was not put back after the run".into(),
+        fact: error.to_string(),
+        next_step: "the next start of perpacket tries again, as does perpacket doctor: look at what it says"
+            .into(),
+        ..Warning::default()
+    }
+}
+
 /// What somebody changed while it was borrowed.
 pub(super) fn changed_meanwhile(host: Option<&HostSettings>) -> Vec<Warning> {
     let warning = |own: Changed| {
@@ -159,4 +178,18 @@ pub(crate) fn of_host(setting: &FlowSetting) -> Result<HostSteering> {
         netdev_max_backlog: setting.backlog,
         ..HostSteering::default()
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn masks_are_set_and_read_back_whoever_runs_it() {
+        for rps in ["0x1", "0x1/0x2"] {
+            let setting = FlowSetting { rps: rps.into(), ..FlowSetting::default() };
+            assert_eq!(receiving(&setting).unwrap().rps_cpus, Some(rps.parse().unwrap()), "{rps}");
+        }
+        assert!(receiving(&FlowSetting::default()).unwrap().rps_cpus.is_none());
+    }
 }

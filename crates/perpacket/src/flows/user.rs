@@ -25,7 +25,7 @@ use crate::scenario::{
     DATAPATH_JOB, Datapath, Devices, Network, Receiving, Running, SCHEMA, StageName, Steering, UdpQueues,
 };
 use crate::stop::{Deadline, Stop};
-use crate::trial::sender::{Offered, Sender};
+use crate::trial::sender::{Handover, Offered, Sender};
 use crate::trial::{Load, Trial};
 
 /// Packets that wait for a receiver at most, and in a backlog where nothing is said: as in `perpacket datapath`, and as the
@@ -180,9 +180,11 @@ impl UserArena {
             ifindex: self.lab.device(GEN, INGRESS_PEER).ifindex,
             cpu: self.blueprint.sender_cpu,
             batch: None,
+            handover: Handover::default(),
         };
         let offered = sender.send(load, stop, &mut watch)?;
         let ledger = self.drain(&offered, &standings, &counters)?;
+        let refused = ledger::take_refusals(&mut self.grown(&counters, 0)?, self.way());
         let cpus = cpus_before.zip(arena::read_cpu_times()).map(|(then, now)| account::cpu_use(&then, &now));
         let trial = Trial {
             load: *load,
@@ -190,6 +192,7 @@ impl UserArena {
             received: ledger.received_packets(),
             wall_ns: offered.wall_ns,
             gaps: offered.gaps.clone(),
+            refused,
             ledger,
         };
         let tallies = self.take_tallies();
@@ -213,6 +216,11 @@ impl UserArena {
         tallies.iter_mut().enumerate().map(take).collect()
     }
 
+    /// The device's sockets poll the veth.
+    fn way(&self) -> ledger::WayIn {
+        ledger::WayIn::by(self.backend, true)
+    }
+
     fn read_counters(&mut self) -> Result<Vec<(&'static str, Snapshot)>> {
         self.counters.iter_mut().map(|(role, reader)| Ok((*role, reader.read()?))).collect()
     }
@@ -234,7 +242,8 @@ impl UserArena {
             book.received.push(Count { packets: read, seen_by: "read from the device's queues".into() });
             book.drops.extend(now.losses_since(before, None));
             if !book.closes() {
-                let grown = self.grown(counters, now.missed_since(before).unwrap_or(0))?;
+                let mut grown = self.grown(counters, now.missed_since(before).unwrap_or(0))?;
+                ledger::take_refusals(&mut grown, self.way());
                 ledger::add_counters(&mut book, &grown, &[]);
             }
             let open = (read, book.unaccounted());

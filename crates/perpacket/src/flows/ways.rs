@@ -4,7 +4,7 @@ use anyhow::{Result, bail, ensure};
 use measure::record::Warning;
 use traffic::BackendKind;
 
-use super::setting::{FlowFactor, FlowSetting};
+use super::setting::{FlowFactor, FlowSetting, OFF};
 use crate::host::Abilities;
 use crate::scenario::{Dut, Flows};
 
@@ -35,7 +35,7 @@ fn settle_by(
             bail!("{kind} is not available here: {lacking}");
         }
         if let Some(refusal) = obstacle(setting, kind, scenario.dut) {
-            bail!("{refusal}; use --backend mmsg (or tx-ring, af-xdp)");
+            bail!("{refusal}; use --backend mmsg (or tx-ring)");
         }
     }
     if settings.iter().all(|setting| setting.backend.is_some()) {
@@ -70,6 +70,15 @@ fn obstacle(setting: &FlowSetting, kind: BackendKind, dut: Dut) -> Option<String
                 .into(),
         ),
         BackendKind::Inject => setting.bypassed_by_inject(),
+        BackendKind::XdpLive if setting.xps != OFF => Some(
+            "xps with xdp-live: redirected frames go by the ring of the CPU that sends (drivers/net/veth.c, veth_xdp_xmit, 6.18), so it \
+             would change nothing"
+                .into(),
+        ),
+        BackendKind::AfXdp if setting.xps != OFF => Some(
+            "xps with af-xdp: its socket names the queue itself (net/core/dev.c, __dev_direct_xmit, 6.18), so it would change nothing"
+                .into(),
+        ),
         BackendKind::Udp if setting.source_count() > 1 => Some(format!(
             "udp with {} source addresses: a socket sends from an address of its host, and the lab has one",
             setting.source_count()
@@ -134,6 +143,13 @@ mod tests {
             let vary = scenario(Some((factor, "off", value)), by_inject.clone());
             let error = kinds(&vary, &BackendKind::ALL).unwrap_err().to_string();
             assert!(error.contains("with inject") && error.contains("use --backend mmsg"), "{error}");
+        }
+        for (kind, name) in [(BackendKind::XdpLive, "xdp-live"), (BackendKind::AfXdp, "af-xdp")] {
+            let by = FlowSetting { backend: Some(kind), ..FlowSetting::default() };
+            let error =
+                kinds(&scenario(Some((FlowFactor::Xps, "off", "0x1")), by.clone()), &BackendKind::ALL);
+            assert!(error.unwrap_err().to_string().contains(&format!("xps with {name}")));
+            assert!(kinds(&scenario(None, by), &BackendKind::ALL).is_ok());
         }
     }
 }

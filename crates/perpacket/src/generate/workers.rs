@@ -13,8 +13,8 @@ use traffic::{Generator, Pace, Sent};
 /// How often the one who waits looks around.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// Time until the first packet is due, in ns: long enough for all threads to have begun.
-const LEAD_NS: u64 = 5_000_000;
+/// Time until the first packet is due: long enough for all threads to have begun.
+pub(crate) const LEAD: Duration = Duration::from_millis(5);
 
 /// One thread about to send.
 pub(crate) struct Worker {
@@ -57,7 +57,7 @@ pub(crate) fn run(
 ) -> Result<Vec<Done>> {
     let stop = AtomicBool::new(false);
     let confirmed = AtomicU64::new(0);
-    let start_ns = clock::monotonic_ns() + LEAD_NS;
+    let start_ns = clock::monotonic_ns() + LEAD.as_nanos() as u64;
     thread::scope(|scope| {
         let mut threads = Vec::new();
         for (number, mut worker) in workers.into_iter().enumerate() {

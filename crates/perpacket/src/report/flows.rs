@@ -6,9 +6,10 @@ use measure::share::{MedianOf, ShareVerdict, VERDICT_CONFIDENCE};
 
 use super::numbers::thousands;
 use super::opening::machine;
+use super::search::refused_line;
 use super::svg::{Panel, Plot, Point, Scale, Series};
 use super::tables::{align_right, ledger_text, plain};
-use crate::flows::{Blueprint, Figures, FlowsResult};
+use crate::flows::{Blueprint, Figures, FlowsResult, longest_gap_ns, paused};
 use crate::scenario::Flows;
 
 /// Flows whose shares are shown without being asked for.
@@ -110,6 +111,7 @@ fn settings_table(figures: &[Figures]) -> String {
     let mut table = plain(&[
         "setting",
         "achieved pps",
+        "longest gap µs",
         "received",
         "interval",
         "delay p50 µs",
@@ -117,12 +119,14 @@ fn settings_table(figures: &[Figures]) -> String {
         "longest",
         "reordered",
         "busy ns/packet",
+        "of it sender",
     ]);
     for own in figures {
         let delay = |index: usize| own.delay_ns.map_or(dash(), |ns| microseconds(ns[index]));
         table.add_row(vec![
             own.name.clone(),
             achieved(own),
+            own.longest_gap_ns.map_or(dash(), microseconds),
             own.share.map_or(dash(), |share| percent(share.median)),
             own.share.as_ref().map_or(dash(), interval),
             delay(0),
@@ -130,6 +134,7 @@ fn settings_table(figures: &[Figures]) -> String {
             delay(2),
             own.reordered.map_or(dash(), thousands),
             own.busy_ns.map_or(dash(), |ns| format!("{ns:.0}")),
+            own.sender_ns.map_or(dash(), |ns| format!("{ns:.0}")),
         ]);
     }
     align_right(&mut table, 1);
@@ -159,6 +164,9 @@ fn missing_lines(figures: &[Figures]) -> String {
             text += &format!("; {} NOT ACCOUNTED FOR", own.unaccounted);
         }
         text.push('\n');
+        if let Some(refused) = own.refused.filter(|&refused| refused > 0) {
+            text += &refused_line(&own.name, refused);
+        }
     }
     text
 }
@@ -279,7 +287,10 @@ fn runs_lines(result: &FlowsResult, figures: &[Figures]) -> String {
                 return format!("cut short after {} packets", thousands(run.sent));
             }
             let share = run.share().map_or(dash(), percent);
-            share + if run.is_offered { "" } else { " (rate not held)" }
+            let held = if run.is_offered { "" } else { " (rate not held)" };
+            let gap = longest_gap_ns(run).filter(|_| paused(run));
+            let gap = gap.map_or(String::new(), |ns| format!(" (a gap of {} µs)", microseconds(ns)));
+            share + held + &gap
         };
         let shares: Vec<String> = result.of(variant).map(|(run, _)| one(run)).collect();
         text += &format!("  {}: {}\n", own.name, shares.join(", "));
@@ -292,7 +303,7 @@ fn remarks(result: &FlowsResult, figures: &[Figures]) -> String {
     let mut text = String::new();
     for own in figures.iter().filter(|own| own.offered < own.runs) {
         text += &format!(
-            "{}: the rate was not held to a thousandth in {} of {} runs: the sender could not offer {} pps here\n",
+            "{}: the rate was not held to a thousandth in {} of {} runs: {} pps were asked for\n",
             own.name,
             own.runs - own.offered,
             own.runs,

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use anyhow::Result;
 use measure::record::{Head, SearchGoal, SearchRow, TrialPart};
-use measure::search::{Ending, Goal};
+use measure::search::{Ending, Goal, SenderBound};
 
 use super::numbers::thousands;
 use super::opening::machine;
@@ -87,13 +87,10 @@ fn lost(trial: &TrialPart) -> u64 {
 }
 
 /// The whole result.
-pub(crate) fn search_text(all: &[Searched], notes: &[String], verbose: bool) -> String {
+pub(crate) fn search_text(all: &[Searched], verbose: bool) -> String {
     let mut text = rates(all);
     for searched in all {
         text += &remarks(searched);
-    }
-    for note in notes {
-        text += &format!("{note}\n");
     }
     for searched in all {
         if verbose {
@@ -159,6 +156,16 @@ fn figures(goal: &SearchGoal, frame_bytes: f64) -> [String; 5] {
     ]
 }
 
+/// How often the device refused a packet that was sent again: no loss, and what the path would have lost of a sender that does not
+/// look.
+pub(super) fn refused_line(name: &str, refused: u64) -> String {
+    format!(
+        "{name}: the device refused a packet {} times, which was then sent again: the path held the sender back, and lost nothing by \
+         that (xdp-live and inject do not send again)\n",
+        thousands(refused)
+    )
+}
+
 fn whole(pps: f64) -> String {
     thousands(pps.round() as u64)
 }
@@ -170,6 +177,7 @@ fn ended(ending: Ending) -> &'static str {
         Ending::LosesAtMinimum => "loses at the least rate",
         Ending::PassesAtMaximum => "passes the greatest rate",
         Ending::BoundedBySender => "bounded by the sender",
+        Ending::UnsteadySender => "unsteady sender",
         Ending::NotOffered => "nothing offered",
         Ending::TimeLimit => "time limit",
         Ending::Unfinished => "unfinished",
@@ -186,22 +194,22 @@ fn remarks(searched: &Searched) -> String {
     if let Some(sender) =
         first.sender.filter(|_| first.goals.iter().any(|goal| goal.result.ending == Ending::NotOffered))
     {
-        let _ = writeln!(
-            text,
-            "{name}: the sender could not offer even {} pps in time (it sent up to {}), so that nothing is known of the path: \
-             use a lower --min, or another --backend",
-            whole(sender.not_offered_pps),
-            whole(sender.achieved_pps)
-        );
+        text += &not_offered(&name, sender);
+    }
+    if let Some(refused) =
+        searched.rows.iter().filter_map(|row| row.refused).reduce(|a, b| a + b).filter(|&all| all > 0)
+    {
+        text += &refused_line(&name, refused);
     }
     for (index, goal) in first.goals.iter().enumerate() {
         let goal_name = &goal.result.goal.name;
-        if let Some(spread) = Spread::of(&searched.rows, index).filter(|spread| spread.runs > 1) {
+        if let Some(spread) = Spread::of(&searched.rows, index).filter(|_| searched.rows.len() > 1) {
             let _ = writeln!(
                 text,
-                "{name} {goal_name}: median {} pps of {} runs, from {} to {}: a spread of {:.2} %",
-                whole(spread.median_pps),
+                "{name} {goal_name}: {} of {} searches found it: median {} pps, from {} to {}: a spread of {:.2} %",
                 spread.runs,
+                searched.rows.len(),
+                whole(spread.median_pps),
                 whole(spread.least_pps),
                 whole(spread.most_pps),
                 spread.share() * 100.0
@@ -210,9 +218,47 @@ fn remarks(searched: &Searched) -> String {
         if is_the_senders(&searched.rows, index) {
             text += &senders_limit(searched, index);
         }
+        for row in &searched.rows {
+            text += &unsteady(&name, row, index);
+        }
         text += &losses(searched, index);
     }
     text
+}
+
+/// What to do where a sender did not offer even the least rate.
+fn not_offered(name: &str, sender: SenderBound) -> String {
+    let [asked, achieved] = [sender.not_offered_pps, sender.achieved_pps].map(whole);
+    let next_step = "so that nothing is known of the path: use a lower --min, or another --backend";
+    if sender.achieved_pps > sender.not_offered_pps {
+        return format!(
+            "{name}: the sender did not hold even {asked} pps; asked for more, it sent up to {achieved}: a steady pace is what it could \
+             not hold, for other work on this machine, {next_step}; or try again when the machine is quiet\n"
+        );
+    }
+    format!(
+        "{name}: the sender could not offer even {asked} pps in time (it sent up to {achieved}), {next_step}\n"
+    )
+}
+
+/// The bounds between which a sender was too unsteady to come nearer.
+fn unsteady(name: &str, row: &SearchRow, goal: usize) -> String {
+    let Some(result) = row.goals.get(goal).map(|goal| &goal.result) else { return String::new() };
+    let (Ending::UnsteadySender, Some(lower), Some(sender)) = (result.ending, result.lower, row.sender)
+    else {
+        return String::new();
+    };
+    let upper = result.upper.map_or_else(
+        || format!("more than that was lost from {} pps on", whole(sender.not_offered_pps)),
+        |upper| format!("more at {} pps", whole(upper.load_pps)),
+    );
+    format!(
+        "{name} {}: not narrowed: at most {} % lost at {} pps, {upper}; in between the sender was unsteady, and did not hold {} pps\n",
+        result.goal.name,
+        result.goal.loss_ratio * 100.0,
+        whole(lower.load_pps),
+        whole(sender.not_offered_pps)
+    )
 }
 
 /// What was offered without loss, and why no more was.
@@ -226,8 +272,10 @@ fn senders_limit(searched: &Searched, goal: usize) -> String {
         ratio => format!("at most {} % lost", ratio * 100.0),
     };
     let why = searched.shared.as_ref().map_or(String::new(), |shared| format!(": {shared}"));
+    let is_held_back = searched.rows.iter().any(|row| row.refused.is_some_and(|refused| refused > 0));
+    let held = if is_held_back { " to a path that holds it back" } else { "" };
     let mut text = format!(
-        "{} {}: {what} up to {} pps, which is all the sender can offer (not {} pps){why}\n",
+        "{} {}: {what} up to {} pps, which is all the sender can offer{held} (not {} pps){why}\n",
         searched.place.name(),
         result.goal.name,
         whole(lower),
@@ -289,10 +337,13 @@ fn trials(searched: &Searched) -> String {
 /// The account of all trials: whole with `verbose` or where it is open.
 fn ledger(searched: &Searched, verbose: bool) -> String {
     let Some(book) = &searched.ledger else { return String::new() };
+    let open = searched.open.as_ref().map_or(String::new(), |open| {
+        format!("{}: packets of a trial are unaccounted for:\n{}", searched.place.name(), ledger_text(open))
+    });
     if verbose || !book.closes() {
-        return ledger_text(book);
+        return open + &ledger_text(book);
     }
-    format!(
+    open + &format!(
         "{}: {} packets sent, {} received, {} dropped, 0 unaccounted for\n",
         searched.place.name(),
         thousands(book.sent.packets),
@@ -302,7 +353,7 @@ fn ledger(searched: &Searched, verbose: bool) -> String {
 }
 
 /// The rates over the frame sizes: a panel for each path, a line for each goal; a bar from the least to the most of the
-/// repetitions, or from the lower to the upper bound where there is one.
+/// repetitions, or from the lower to the upper bound where there is one. Of searches that found it only.
 pub(crate) fn search_svg(all: &[Searched]) -> String {
     let mut places: Vec<String> = Vec::new();
     let mut panels: Vec<Panel> = Vec::new();
@@ -338,7 +389,8 @@ fn point(rows: &[SearchRow], goal: usize, place: usize) -> Option<Point> {
     if spread.runs > 1 {
         return Some(Point { place, value, low: spread.least_pps, high: spread.most_pps });
     }
-    let result = &rows.iter().find_map(|row| row.goals.get(goal))?.result;
+    let goals = rows.iter().filter_map(|row| row.goals.get(goal));
+    let result = goals.map(|goal| &goal.result).find(|result| result.is_regular())?;
     let high = result.upper.map_or(value, |upper| upper.load_pps);
     let low = result.lower.map_or(value, |lower| lower.load_pps.min(value));
     Some(Point { place, value, low, high })

@@ -220,6 +220,7 @@ impl Rig for KernelRig {
         for (role, reader, before) in &mut self.counters {
             grown.push((*role, diff(before, &reader.read()?)));
         }
+        ledger::take_refusals(&mut grown, ledger::WayIn::of(&self.cell, kind));
         ledger::add_counters(&mut book, &grown, paths::about(self.cell.path).on_the_way);
         Ok(book)
     }

@@ -86,7 +86,8 @@ pub(crate) struct DevicePair {
 }
 
 /// What can stand in [`Search::flows`].
-const OF_FLOWS: [FlowFactor; 7] = [
+const OF_FLOWS: [FlowFactor; 8] = [
+    FlowFactor::Flows,
     FlowFactor::Ports,
     FlowFactor::SocketsPerPort,
     FlowFactor::Reader,
@@ -138,19 +139,12 @@ impl GoalDefaults {
                 duration_sum_s: usual.duration_sum_s / usual.final_trial_s * trial_s,
             }
         };
-        let known = |goal: Goal| Goal {
-            exceed_ratio: self.exceed_ratio.unwrap_or(goal.exceed_ratio),
-            initial_trial_s: self
-                .trial_s
-                .map_or(goal.initial_trial_s, |trial| goal.initial_trial_s.min(trial)),
-            final_trial_s: self.trial_s.unwrap_or(goal.final_trial_s),
-            ..goal
-        };
+        let known = |goal: Goal| self.like_standard(word, goal);
         let goal = match word {
             "ndr" => own("NDR", 0.0, None),
             "pdr" => own("PDR", Goal::pdr().loss_ratio, None),
-            "rfc2544" => known(Goal::rfc2544()),
-            "tst009" => known(Goal::tst009()),
+            "rfc2544" => return known(Goal::rfc2544()),
+            "tst009" => return known(Goal::tst009()),
             _ => match word.split(':').collect::<Vec<_>>()[..] {
                 [loss] if loss.ends_with('%') => own(loss, parse_ratio("loss", loss)?, None),
                 [name, loss] if !name.is_empty() => own(name, parse_ratio("loss", loss)?, None),
@@ -168,6 +162,31 @@ impl GoalDefaults {
             duration_sum_s: self.sum_s.unwrap_or(goal.duration_sum_s),
             ..goal
         })
+    }
+}
+
+impl GoalDefaults {
+    /// A goal of a standard with as many trials of another length; under the standard's name only where nothing else is asked for. A
+    /// sum that has no room for one of its trials is meant for other goals.
+    fn like_standard(&self, word: &str, standard: Goal) -> Result<Goal> {
+        ensure!(
+            self.exceed_ratio.is_none_or(|ratio| ratio == standard.exceed_ratio),
+            "{word} with --exceed: how much may exceed is what this goal is: name one of your own, as mine:0%:50%"
+        );
+        let final_trial_s = self.trial_s.unwrap_or(standard.final_trial_s);
+        let usual_sum_s = standard.duration_sum_s / standard.final_trial_s * final_trial_s;
+        let duration_sum_s = self.sum_s.filter(|&sum_s| sum_s >= final_trial_s).unwrap_or(usual_sum_s);
+        let goal = Goal {
+            initial_trial_s: standard.initial_trial_s.min(final_trial_s),
+            final_trial_s,
+            duration_sum_s,
+            width: self.width.unwrap_or(standard.width),
+            ..standard.clone()
+        };
+        let is_standard =
+            goal.final_trial_s == standard.final_trial_s && goal.duration_sum_s == standard.duration_sum_s;
+        let name = if is_standard { goal.name.clone() } else { format!("{}-like", goal.name) };
+        Ok(Goal { name, ..goal })
     }
 }
 
@@ -272,9 +291,9 @@ impl Search {
     fn check_time(&self) -> Result<()> {
         let longest = self.goals.iter().max_by(|a, b| a.duration_sum_s.total_cmp(&b.duration_sum_s));
         let Some(goal) = longest else { return Ok(()) };
-        // A load is decided early where all its trials agree, so the sum alone is no bound.
-        let early = goal.exceed_ratio.min(1.0 - goal.exceed_ratio);
-        let least = (3.0 * goal.final_trial_s).max(2.0 * goal.duration_sum_s * early);
+        // A load is decided early where all its trials agree: as an upper bound when more than the share that may exceed has, as a
+        // lower one when the rest has not. Together that is the sum.
+        let least = (3.0 * goal.final_trial_s).max(goal.duration_sum_s);
         ensure!(
             self.time_s >= least,
             "goal {}: its two bounds take {least} s of trials at least, and a search has {} s: use a greater --time, or a \
@@ -447,6 +466,17 @@ mod tests {
         // Bounds are no closer than the loss that is allowed.
         assert_eq!((of("2%").loss_ratio, of("2%").width), (0.02, 0.02));
         assert_eq!([of("ndr"), of("pdr")], [Goal::ndr(), Goal::pdr()]);
+        let short = GoalDefaults { trial_s: Some(10.0), ..GoalDefaults::default() };
+        let like = short.goal("rfc2544").unwrap();
+        assert_eq!(
+            (like.name.as_str(), like.final_trial_s, like.duration_sum_s),
+            ("RFC2544-like", 10.0, 10.0)
+        );
+        let sum = GoalDefaults { sum_s: Some(21.0), ..GoalDefaults::default() };
+        assert_eq!(sum.goal("rfc2544").unwrap(), Goal::rfc2544());
+        assert_eq!(sum.goal("ndr").unwrap().duration_sum_s, 21.0);
+        let exceed = GoalDefaults { exceed_ratio: Some(0.5), ..GoalDefaults::default() };
+        assert!(exceed.goal("rfc2544").unwrap_err().to_string().contains("rfc2544 with --exceed"));
         let mine = of("mine:0.2%:10%");
         assert_eq!((mine.name.as_str(), mine.loss_ratio, mine.exceed_ratio), ("mine", 0.002, 0.1));
         let asked = GoalDefaults {

@@ -12,8 +12,8 @@ use measure::search::{Goal, Limits, Next, Search, TrialResult};
 use crate::stop::{Deadline, Stop};
 use crate::trial::{Course, Load, Trial};
 
-/// Time that a trial has beyond its length, for the sender to get ready and to catch up: a part of the length, and some more. One
-/// that needs more did not offer the load.
+/// Time that a trial has beyond its length from when its first packet is due, for the sender to catch up: a part of the length, and
+/// some more. One that needs more did not offer the load.
 const GRACE_SHARE: f64 = 0.05;
 const GRACE: Duration = Duration::from_millis(100);
 
@@ -38,6 +38,8 @@ pub(crate) struct Found {
     pub(crate) row: SearchRow,
     /// Where the packets of all trials ended; none where no trial was made.
     pub(crate) ledger: Option<Ledger>,
+    /// That of the first trial in which packets are unaccounted for: in the sum, two such trials can cancel each other.
+    pub(crate) open: Option<Ledger>,
 }
 
 impl Hunt<'_> {
@@ -87,11 +89,12 @@ impl Hunt<'_> {
             goals: log.goals(&search),
             trials: log.parts.len() as u64,
             invalid_trials: log.parts.iter().filter(|part| part.invalid.is_some()).count() as u64,
+            refused: log.parts.iter().map(|part| part.refused).sum(),
             wall_ns: clock::monotonic_ns() - begin,
             sender: search.sender_bound(),
             extra: Extra::new(),
         };
-        Ok(Found { row, ledger: log.ledger })
+        Ok(Found { row, ledger: log.ledger, open: log.open })
     }
 
     /// Sends a load for so many seconds.
@@ -105,7 +108,7 @@ impl Hunt<'_> {
         let load = Load { pps: load_pps, packets: (load_pps * duration_s).round().max(1.0) as u64 };
         let patience = Duration::from_secs_f64(duration_s * (1.0 + GRACE_SHARE)) + GRACE;
         let what = || format!("send {load_pps:.0} packets a second for {duration_s} s");
-        course.run(&load, &stop.or_after(patience)).with_context(what)
+        course.run(&load, &stop.or_after_its_start(patience)).with_context(what)
     }
 
     fn part(&self, trial: &Trial, invalid: Option<&str>) -> TrialPart {
@@ -117,6 +120,7 @@ impl Hunt<'_> {
             sent: trial.sent,
             received: trial.received,
             wall_ns: trial.wall_ns,
+            refused: trial.refused,
             invalid: invalid.map(str::to_owned),
             drops: trial.ledger.drops.clone(),
             unaccounted: trial.ledger.unaccounted(),
@@ -133,14 +137,14 @@ fn result(trial: &Trial, duration_s: f64) -> TrialResult {
         offered: trial.sent,
         forwarded: trial.received,
         effective_s: duration_s,
-        achieved_pps: (!is_offered(trial)).then(|| trial.achieved_pps()),
+        achieved_pps: (!is_valid(trial)).then(|| trial.achieved_pps()),
     }
 }
 
 /// Whether the load was offered: all packets were sent, and the rate was held to a thousandth, or the last ones were late by no
 /// more than one pause of the sender. While another program has its CPU for a few milliseconds it sends nothing, and then catches
 /// up, at twice the rate at most; at the end of a trial there is no time to. That is no limit of the sender.
-fn is_offered(trial: &Trial) -> bool {
+fn is_valid(trial: &Trial) -> bool {
     let late_ns = trial.wall_ns as f64 - trial.load.packets as f64 * trial.load.interval_ns();
     let pause_ns = trial.gaps.as_ref().and_then(Gaps::range).map_or(0.0, |(_, longest)| longest as f64);
     let is_one_pause = late_ns <= pause_ns && trial.achieved_pps() >= PAUSED * trial.load.pps;
@@ -149,7 +153,7 @@ fn is_offered(trial: &Trial) -> bool {
 
 /// Whether the sender fell short by as little as it does where it is disturbed.
 fn is_near_miss(trial: &Trial) -> bool {
-    !is_offered(trial) && trial.achieved_pps() >= NEAR * trial.load.pps
+    !is_valid(trial) && trial.achieved_pps() >= NEAR * trial.load.pps
 }
 
 /// Why the last trial says nothing about the path; none where it does.
@@ -167,10 +171,17 @@ fn invalid(search: &Search) -> Option<&'static str> {
 struct Log {
     parts: Vec<TrialPart>,
     ledger: Option<Ledger>,
+    open: Option<Ledger>,
 }
 
 impl Log {
     fn add(&mut self, part: TrialPart, ledger: &Ledger) {
+        if !ledger.closes() && self.open.is_none() {
+            let mut open = ledger.clone();
+            let (number, load_pps) = (self.parts.len() + 1, part.load_pps);
+            open.notes.push(format!("trial {number} of run {}, at {load_pps:.0} pps", part.run + 1));
+            self.open = Some(open);
+        }
         self.parts.push(part);
         match &mut self.ledger {
             Some(sum) => drop(sum.absorb(ledger)), // of the same path
@@ -218,6 +229,8 @@ mod tests {
         disturbed: u64,
         trials: u64,
         fails_at: Option<u64>,
+        /// Of this trial, so many packets arrive in the next one.
+        late: Option<(u64, u64)>,
     }
 
     impl Default for Simulated {
@@ -229,6 +242,7 @@ mod tests {
                 disturbed: u64::MAX,
                 trials: 0,
                 fails_at: None,
+                late: None,
             }
         }
     }
@@ -246,11 +260,16 @@ mod tests {
             let by = |name: &str| name.to_owned();
             let mut ledger =
                 Ledger::new("simulated", Some(64), Count { packets: sent, seen_by: by("sender") });
-            ledger.received.push(Count { packets: carried, seen_by: by("receiver") });
             let lost = Drop { reason: by("full"), counter: by("queue"), packets: sent - carried };
+            match self.late {
+                Some((trial, late)) if trial == self.trials => carried -= late,
+                Some((trial, late)) if trial + 1 == self.trials => carried += late,
+                _ => {}
+            }
+            ledger.received.push(Count { packets: carried, seen_by: by("receiver") });
             ledger.drops.push(lost);
             let wall_ns = (seconds * 1e9) as u64;
-            Ok(Trial { load: *load, sent, received: carried, wall_ns, gaps: None, ledger })
+            Ok(Trial { load: *load, sent, received: carried, wall_ns, refused: None, gaps: None, ledger })
         }
     }
 
@@ -340,15 +359,26 @@ mod tests {
             let ledger = Ledger::new("x", None, Count { packets: sent, seen_by: "sender".into() });
             let load = Load { pps: 1e6, packets: 500_000 };
             let wall_ns = 500_000_000 + late_ns;
-            Trial { load, sent, received: sent, wall_ns, gaps: Some(gaps), ledger }
+            Trial { load, sent, received: sent, wall_ns, refused: None, gaps: Some(gaps), ledger }
         };
-        assert!(is_offered(&trial(400_000, 1_000, 500_000)), "within a thousandth");
-        assert!(!is_offered(&trial(3_000_000, 1_000_000, 500_000)), "late all the time");
+        assert!(is_valid(&trial(400_000, 1_000, 500_000)), "within a thousandth");
+        assert!(!is_valid(&trial(3_000_000, 1_000_000, 500_000)), "late all the time");
         assert!(is_near_miss(&trial(3_000_000, 1_000_000, 500_000)));
-        assert!(is_offered(&trial(3_000_000, 4_000_000, 500_000)), "one pause");
-        assert!(!is_offered(&trial(3_000_000, 4_000_000, 499_999)), "one is missing");
-        assert!(!is_offered(&trial(30_000_000, 40_000_000, 500_000)), "too long a pause");
+        assert!(is_valid(&trial(3_000_000, 4_000_000, 500_000)), "one pause");
+        assert!(!is_valid(&trial(3_000_000, 4_000_000, 499_999)), "one is missing");
+        assert!(!is_valid(&trial(30_000_000, 40_000_000, 500_000)), "too long a pause");
         assert!(!is_near_miss(&trial(90_000_000, 1_000, 500_000)));
+    }
+
+    #[test]
+    fn two_trials_that_do_not_close_are_not_closed_by_each_other() {
+        let (found, _) = hunt(&mut Simulated { late: Some((4, 100)), ..Simulated::default() }, 600.0);
+        assert!(found.ledger.unwrap().closes());
+        let open = found.open.unwrap();
+        assert_eq!(open.unaccounted(), 100);
+        assert!(open.notes[0].contains("trial 4 of run 2"), "{:?}", open.notes);
+        let (found, _) = hunt(&mut Simulated::default(), 600.0);
+        assert!(found.open.is_none());
     }
 
     #[test]

@@ -42,6 +42,8 @@ pub(crate) struct Searched {
     pub(crate) rows: Vec<SearchRow>,
     /// Where the packets of all trials ended; none where no trial was made.
     pub(crate) ledger: Option<Ledger>,
+    /// That of the first trial in which packets are unaccounted for, which may look closed in the sum of all.
+    pub(crate) open: Option<Ledger>,
     /// What the sender does beside sending, where that bounds what it can offer.
     pub(crate) shared: Option<String>,
     /// The trials, where they are to be printed.
@@ -65,7 +67,7 @@ pub(crate) fn run(scenario: &Search, svg: Option<&Path>, output: &OutputArgs) ->
     let injects = |place: &Place| {
         matches!(place.cell.setting.backend, Some(BackendKind::Inject | BackendKind::XdpLive))
     };
-    let (_expedited, left_behind) = session::expedite(scenario.host.expedite && places.iter().any(injects))?;
+    let (expedited, left_behind) = session::expedite(scenario.host.expedite && places.iter().any(injects))?;
     let head = session::head(
         serde_json::to_value(scenario)?,
         cpus.sender,
@@ -80,33 +82,29 @@ pub(crate) fn run(scenario: &Search, svg: Option<&Path>, output: &OutputArgs) ->
     warnings.extend(doctor::warnings(&head.environment));
     warnings.extend(place::warnings(scenario, &cpus));
     let mut recorder = Recorder::start(head, output)?;
+    warnings.extend(notes.iter().map(|note| not_searched(note)));
     for warning in warnings {
-        warn(&mut recorder, warning, output)?;
+        recorder.warn(warning)?;
     }
     let steal = environment::steal_ticks();
     let outcome = search_all(scenario, places, &cpus, &stop, &mut recorder, output).and_then(|searched| {
         if report::prints_text(output.json.as_deref()) {
-            report::write_stdout(&report::search_text(&searched, &notes, output.verbose))?;
+            report::write_stdout(&report::search_text(&searched, output.verbose))?;
         }
         if let Some(plot) = plot {
             plot.write(&report::search_svg(&searched))?;
         }
-        Ok(judge(&searched, scenario.runs))
+        Ok(judge(&searched, scenario.runs, !notes.is_empty()))
     });
+    for warning in session::give_back(expedited) {
+        recorder.warn(warning)?;
+    }
     session::finish(recorder, outcome, &stop, steal, output)
 }
 
 fn cpus_text(cpus: &Cpus) -> String {
     let others: Vec<String> = cpus.others.iter().map(ToString::to_string).collect();
     format!("sender on CPU {}, receivers on CPU {}", cpus.sender, others.join(", "))
-}
-
-/// Shows a warning and keeps it.
-fn warn(recorder: &mut Recorder, warning: Warning, output: &OutputArgs) -> Result<()> {
-    if !output.quiet {
-        report::write_stderr(&report::warning_line(&warning));
-    }
-    recorder.warning(warning)
 }
 
 /// Every place in turn, and that as often as was asked for: what the machine does meanwhile then meets all of them. Each time
@@ -119,7 +117,8 @@ fn search_all(
     recorder: &mut Recorder,
     output: &OutputArgs,
 ) -> Result<Vec<Searched>> {
-    let new = |place| Searched { place, rows: vec![], ledger: None, shared: None, trials: vec![] };
+    let new =
+        |place| Searched { place, rows: vec![], ledger: None, open: None, shared: None, trials: vec![] };
     let mut all: Vec<Searched> = places.into_iter().map(new).collect();
     let mut progress = Progress::new(output);
     let searches = f64::from(scenario.runs) * all.len() as f64;
@@ -144,6 +143,7 @@ fn search_all(
             done += 1.0;
             searched.shared = laid.shared;
             searched.rows.push(found.row);
+            searched.open = searched.open.take().or(found.open);
             match (&mut searched.ledger, found.ledger) {
                 (Some(sum), Some(more)) => drop(sum.absorb(&more)), // of the same path
                 (sum, more) => *sum = sum.take().or(more),
@@ -168,13 +168,24 @@ fn summary(all: &[Searched]) -> Summary {
     }
 }
 
+/// A path at a frame size that was asked for, and cannot be searched on.
+fn not_searched(why: &str) -> Warning {
+    Warning {
+        what: "not all that was asked for is searched on".into(),
+        fact: why.into(),
+        next_step: "leave it out, or change what it does not take".into(),
+        ..Warning::default()
+    }
+}
+
 /// Good where the bounds of every goal were found in every repetition. No where packets are unaccounted for, or a path loses more
-/// than a goal allows at the least rate. What only ends a search (its time, the sender, the greatest rate, a signal) leaves open
+/// than a goal allows at the least rate. What only ends a search (its time, the sender, the greatest rate, a signal), or was left out, leaves open
 /// what the path can do.
-fn judge(all: &[Searched], runs: u32) -> Outcome {
-    let mut outcome = Outcome::Good;
+fn judge(all: &[Searched], runs: u32, is_left_out: bool) -> Outcome {
+    let mut outcome = if is_left_out { Outcome::Inconclusive } else { Outcome::Good };
     for searched in all {
-        if searched.ledger.as_ref().is_some_and(|book| !book.closes()) {
+        let is_open = searched.ledger.as_ref().is_some_and(|book| !book.closes());
+        if is_open || searched.open.is_some() {
             outcome = outcome.worst(Outcome::No);
         }
         if searched.rows.len() < runs as usize {
@@ -189,4 +200,15 @@ fn judge(all: &[Searched], runs: u32) -> Outcome {
         }
     }
     outcome
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_left_out_is_open() {
+        assert!(matches!(judge(&[], 1, false), Outcome::Good));
+        assert!(matches!(judge(&[], 1, true), Outcome::Inconclusive));
+    }
 }

@@ -89,7 +89,7 @@ pub(super) fn settle(scenario: &Search, abilities: &Abilities) -> Result<(Vec<Pl
     if places.is_empty() {
         bail!("{}", refused.join("\n  "));
     }
-    Ok((places, refused.into_iter().map(|reason| format!("not searched: {reason}")).collect()))
+    Ok((places, refused))
 }
 
 fn resolve(subject: Subject, frame: FrameWord, scenario: &Search, abilities: &Abilities) -> Result<Place> {
@@ -112,6 +112,11 @@ fn resolve(subject: Subject, frame: FrameWord, scenario: &Search, abilities: &Ab
     } else if path.is_datapath() {
         resolve_datapath(cell, scenario.ports, abilities)?
     } else {
+        ensure!(
+            cell.setting.batch == Setting::default().batch,
+            "batch = {} on {path}: in a search packets are paced, and as many are handed over at once as are due; use path or ab",
+            cell.setting.batch
+        );
         // No clock is quoted: work may move to other CPUs.
         abilities.resolve(&cell, Clock::Machine)?
     };

@@ -1,12 +1,14 @@
 //! How far repetitions of a search lie apart.
 
+use measure::quantile::median;
 use measure::record::SearchRow;
 use measure::search::Ending;
 
-/// The conditional throughputs of one goal in several searches.
+/// The conditional throughputs of one goal in those searches that found it: what a search got to that its time or the sender ended is no
+/// rate of the path.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Spread {
-    /// Searches with a result.
+    /// Searches that found it.
     pub(crate) runs: usize,
     pub(crate) median_pps: f64,
     pub(crate) least_pps: f64,
@@ -16,17 +18,15 @@ pub(crate) struct Spread {
 impl Spread {
     /// Of the goal at this place in each row. None where no search had a result.
     pub(crate) fn of(rows: &[SearchRow], goal: usize) -> Option<Self> {
-        let result = |row: &SearchRow| row.goals.get(goal)?.result.conditional_throughput_pps;
-        let mut rates: Vec<f64> = rows.iter().filter_map(result).collect();
-        rates.sort_by(f64::total_cmp);
-        let (runs, middle) = (rates.len(), rates.len() / 2);
-        let (&least_pps, &most_pps) = (rates.first()?, rates.last()?);
-        let median_pps = if runs.is_multiple_of(2) {
-            f64::midpoint(rates[middle - 1], rates[middle])
-        } else {
-            rates[middle]
+        let result = |row: &SearchRow| {
+            let result = &row.goals.get(goal)?.result;
+            result.conditional_throughput_pps.filter(|_| result.is_regular())
         };
-        Some(Self { runs, median_pps, least_pps, most_pps })
+        let mut rates: Vec<f64> = rows.iter().filter_map(result).collect();
+        let median_pps = median(&mut rates)?;
+        rates.sort_by(f64::total_cmp);
+        let (&least_pps, &most_pps) = (rates.first()?, rates.last()?);
+        Some(Self { runs: rates.len(), median_pps, least_pps, most_pps })
     }
 
     /// From the least to the most, as a share of the median.
@@ -65,6 +65,8 @@ mod tests {
         assert_eq!(Spread::of(&rows[2..], 0).unwrap().median_pps, 1.0e6);
         assert_eq!(Spread::of(&rows[1..2], 0), None);
         assert_eq!(Spread::of(&rows, 1), None);
+        let cut_off = [row(Some(1.0e6), Ending::Regular), row(Some(1.0e4), Ending::TimeLimit)];
+        assert_eq!(Spread::of(&cut_off, 0).map(|spread| (spread.runs, spread.median_pps)), Some((1, 1.0e6)));
     }
 
     #[test]

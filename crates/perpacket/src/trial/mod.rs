@@ -44,13 +44,15 @@ pub(crate) struct Trial {
     pub(crate) received: u64,
     /// From the first packet until the one after the last would have been due, in ns.
     pub(crate) wall_ns: u64,
+    /// How often the sender's device refused a packet, which was then sent again: the path held the sender back. None where the
+    /// sender does not learn of it.
+    pub(crate) refused: Option<u64>,
     /// Gaps between packets, as the sender saw them.
     pub(crate) gaps: Option<Gaps>,
     /// Where every packet ended.
     pub(crate) ledger: Ledger,
 }
 
-#[allow(dead_code)] // some of it is asked by the search for a rate without loss only
 impl Trial {
     /// The rate at which packets were sent, in packets per second; 0 where none was.
     pub(crate) fn achieved_pps(&self) -> f64 {
@@ -70,7 +72,6 @@ impl Trial {
 }
 
 /// A path made real, on which trials are run.
-#[allow(dead_code)] // the search for a rate without loss runs its trials on them
 pub(crate) trait Course {
     /// Sends a load along the path, and waits until nothing more arrives. Ends early, with fewer packets, soon after a signal.
     fn run(&mut self, load: &Load, stop: &Stop) -> Result<Trial>;
@@ -89,6 +90,7 @@ mod tests {
             sent,
             received,
             wall_ns,
+            refused: None,
             gaps: None,
             ledger: Ledger::new("flows", Some(64), sent_by),
         }

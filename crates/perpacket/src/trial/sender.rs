@@ -16,6 +16,7 @@ use traffic::{
 
 use super::Load;
 use super::imix::Imix;
+use crate::cell::Setting;
 use crate::generate::workers::{self, Done, Worker};
 use crate::stop::Stop;
 
@@ -75,6 +76,30 @@ pub(crate) struct Sender<'a> {
     /// Frames that a program in the kernel hands on together, a power of two up to 256; none: as few as hold the rate where frames
     /// cost little. Others decide by themselves.
     pub(crate) batch: Option<u32>,
+    /// How a device's queueing discipline is met, and whether sockets leave the cutting to the kernel.
+    pub(crate) handover: Handover,
+}
+
+/// How frames are handed over to a device, where a way in leaves that open.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Handover {
+    /// Past the queueing discipline; of packet sockets.
+    pub(crate) qdisc_bypass: bool,
+    /// Many datagrams as one (UDP_SEGMENT); of UDP sockets.
+    pub(crate) gso: bool,
+}
+
+impl Handover {
+    /// As a cell has it.
+    pub(crate) fn of(setting: &Setting) -> Self {
+        Self { qdisc_bypass: !setting.has_qdisc(), gso: setting.gso }
+    }
+}
+
+impl Default for Handover {
+    fn default() -> Self {
+        Self::of(&Setting::default())
+    }
 }
 
 /// What a sender did.
@@ -111,6 +136,7 @@ impl Sender<'_> {
             chunk: (CHUNK.as_secs_f64() * load.pps).ceil().max(1.0) as u64,
             pace: Some(pace),
         };
+        let stop = stop.begun_in(workers::LEAD);
         let mut done = workers::run(vec![worker], self.netns, |confirmed| {
             watch(confirmed);
             stop.asked()
@@ -135,7 +161,7 @@ impl Sender<'_> {
             return self.open_live(pace);
         }
         let frames = frames(self.frame, self.imix, self.turn)?;
-        let open = || open_device(self.kind, self.ifindex, frames);
+        let open = || open_device(self.kind, self.ifindex, self.handover, frames);
         let backend = match self.netns {
             Some(netns) => netns.run(open)??,
             None => open()?,
@@ -241,12 +267,22 @@ fn frames(frame: &CheckedFrame, imix: Option<&Imix>, turn: Turn) -> Result<Frame
 }
 
 /// Opens a backend that sends out of a device of the calling thread's namespace, or into memory.
-fn open_device(kind: BackendKind, ifindex: u32, frames: Frames) -> Result<Box<dyn Backend>> {
+fn open_device(
+    kind: BackendKind,
+    ifindex: u32,
+    handover: Handover,
+    frames: Frames,
+) -> Result<Box<dyn Backend>> {
+    let Handover { qdisc_bypass, gso } = handover;
     Ok(match kind {
-        BackendKind::Mmsg => Box::new(Mmsg::new(&MmsgSpec::new(ifindex), frames)?),
-        BackendKind::TxRing => Box::new(TxRingBackend::new(&TxRingSpec::new(ifindex), frames)?),
+        BackendKind::Mmsg => {
+            Box::new(Mmsg::new(&MmsgSpec { qdisc_bypass, ..MmsgSpec::new(ifindex) }, frames)?)
+        }
+        BackendKind::TxRing => {
+            Box::new(TxRingBackend::new(&TxRingSpec { qdisc_bypass, ..TxRingSpec::new(ifindex) }, frames)?)
+        }
         BackendKind::AfXdp => Box::new(AfXdp::new(&AfXdpSpec::new(ifindex), frames)?),
-        BackendKind::Udp => Box::new(UdpSockets::new(&UdpSpec::new(ifindex), frames)?),
+        BackendKind::Udp => Box::new(UdpSockets::new(&UdpSpec { gso, ..UdpSpec::new(ifindex) }, frames)?),
         BackendKind::Memory => Box::new(Memory::new(frames, 0)),
         other => {
             bail!("{other} cannot send these packets: use inject, xdp-live, af-xdp, tx-ring, mmsg or udp")
@@ -273,6 +309,13 @@ mod tests {
         assert_eq!(wall(BackendKind::Inject, 98, 4, 96_000), Some(98_000), "the last batch has two packets");
         assert_eq!(wall(BackendKind::Inject, 98, 4, 97_000), Some(99_000));
         assert_eq!(wall(BackendKind::Inject, 0, 4, 0), None);
+    }
+
+    #[test]
+    fn frames_are_handed_over_as_the_setting_has_it() {
+        assert_eq!(Handover::default(), Handover { qdisc_bypass: true, gso: false });
+        let other = Setting { qdisc: "pfifo".into(), gso: true, ..Setting::default() };
+        assert_eq!(Handover::of(&other), Handover { qdisc_bypass: false, gso: true });
     }
 
     #[test]
@@ -319,6 +362,7 @@ mod tests {
             ifindex: 0,
             cpu,
             batch: None,
+            handover: Handover::default(),
         };
         let imix = Imix::of(&written).unwrap();
         let mixed = Sender { imix: Some(&imix), ..Sender { frame: &longest, ..sender } };

@@ -9,7 +9,7 @@ use lab::counters::{Reader, Snapshot, diff};
 use measure::ledger::{Count, Ledger};
 
 use crate::cell::Cell;
-use crate::ledger::{self, Grown};
+use crate::ledger::{self, Grown, WayIn};
 use crate::paths::{FAR, GEN, SYS};
 use crate::rig::kernel::seen_by;
 use crate::stop::Deadline;
@@ -69,6 +69,9 @@ pub(super) trait Arrivals {
     /// Takes out of what the lab's counters say what [`add_known`](Self::add_known) has told already.
     fn take_known(&mut self, _grown: &mut Grown) {}
 
+    /// Waits until whoever reads what arrives has found nothing more, as long as that is to be expected.
+    fn wait_until_empty(&mut self) {}
+
     /// Counters that every packet raises on its way, by the role of their namespace.
     fn on_the_way(&self) -> &[(&'static str, &'static str)];
 }
@@ -85,21 +88,25 @@ pub(super) fn settle(
     let kind = cell.setting.backend.context("a trial needs a way in that is settled")?;
     let sent = Count { packets: offered.packets, seen_by: seen_by(kind).into() };
     let book = Ledger::new(cell.path.name(), Some(cell.frame_bytes), sent);
-    let ledger = drain(&book, arrivals, counters)?;
+    let way = WayIn::of(cell, kind);
+    let ledger = drain(&book, arrivals, counters, way)?;
+    let refused = if way.is_told { ledger::take_refusals(&mut counters.grown()?, way) } else { None };
     Ok(Trial {
         load: *load,
         sent: offered.packets,
         received: ledger.received_packets(),
         wall_ns: offered.wall_ns,
+        refused,
         gaps: offered.gaps,
         ledger,
     })
 }
 
 /// A ledger of what was sent, with what arrived and what was lost until nothing changes any more.
-fn drain(empty: &Ledger, arrivals: &mut dyn Arrivals, counters: &mut Counters) -> Result<Ledger> {
+fn drain(empty: &Ledger, arrivals: &mut dyn Arrivals, counters: &mut Counters, way: WayIn) -> Result<Ledger> {
     let deadline = Deadline::after(DRAIN);
     let (mut last, mut changed_at, mut explained_at) = (None, Duration::ZERO, Duration::ZERO);
+    let mut is_empty = false;
     loop {
         let arrived = arrivals.arrived()?;
         let packets = arrived.packets;
@@ -111,7 +118,13 @@ fn drain(empty: &Ledger, arrivals: &mut dyn Arrivals, counters: &mut Counters) -
         }
         let now = deadline.elapsed();
         if last != Some(packets) {
-            (last, changed_at) = (Some(packets), now);
+            (last, changed_at, is_empty) = (Some(packets), now, false);
+        }
+        // Quiet may be that a reader gets no CPU: what it has left is asked once more.
+        if !is_empty && now - changed_at >= QUIET / 2 {
+            arrivals.wait_until_empty();
+            is_empty = true;
+            continue;
         }
         let is_over = now - changed_at >= QUIET || deadline.passed();
         if is_over || now - explained_at >= EXPLAIN {
@@ -120,6 +133,7 @@ fn drain(empty: &Ledger, arrivals: &mut dyn Arrivals, counters: &mut Counters) -
             if book.unaccounted() > 0 {
                 let mut grown = counters.grown()?;
                 arrivals.take_known(&mut grown);
+                ledger::take_refusals(&mut grown, way);
                 ledger::add_counters(&mut book, &grown, arrivals.on_the_way());
             }
             if is_over || book.closes() {

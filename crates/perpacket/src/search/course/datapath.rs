@@ -28,7 +28,7 @@ use crate::scenario::{
 };
 use crate::stop::Stop;
 use crate::trial::imix::Imix;
-use crate::trial::sender::{Sender, Turn};
+use crate::trial::sender::{Handover, Sender, Turn};
 use crate::trial::{Course, Load, Trial};
 
 /// Packets that wait for a receiver at most: as the kernel's default for a queue of this kind.
@@ -202,6 +202,7 @@ impl Course for DatapathCourse {
             imix: self.imix.as_ref(),
             turn: Turn::Flows,
             batch: None,
+            handover: Handover::of(&self.cell.setting),
             netns: Some(self.lab.netns(GEN)),
             ifindex: self.lab.device(GEN, INGRESS_PEER).ifindex,
             cpu: self.cpu,

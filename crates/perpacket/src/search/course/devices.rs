@@ -22,7 +22,7 @@ use crate::rig::kernel::seen_by;
 use crate::scenario::{DevicePair, FrameWord};
 use crate::stop::{Deadline, Stop};
 use crate::trial::imix::Imix;
-use crate::trial::sender::{Sender, Turn};
+use crate::trial::sender::{Handover, Sender, Turn};
 use crate::trial::{Course, Load, Trial};
 
 /// The ways out of a device, best first where none is asked for. A redirect (xdp-live) is taken only where it is asked for: not every
@@ -180,6 +180,7 @@ impl Course for DevicesCourse {
             imix: self.imix.as_ref(),
             turn: Turn::Flows,
             batch: None,
+            handover: Handover::default(),
             netns: None,
             ifindex: self.to.ifindex,
             cpu: self.cpu,
@@ -225,6 +226,7 @@ impl Course for DevicesCourse {
             sent: offered.packets,
             received,
             wall_ns: offered.wall_ns,
+            refused: None,
             gaps: offered.gaps,
             ledger: book,
         })

@@ -35,7 +35,7 @@ pub(crate) fn resolve(
     };
     if let Some((name, value)) = setting.changed().into_iter().find(|pair| !kept.changed().contains(pair)) {
         bail!(
-            "{name} = {value} on flows: they take backend, flows, batch, gro and rps, and what stands under `The path flows` in the help"
+            "{name} = {value} on flows: they take backend, flows, gro and rps, and what stands under `The path flows` in the help"
         );
     }
     if cell.setting.flows == Setting::default().flows {
@@ -43,6 +43,13 @@ pub(crate) fn resolve(
     }
     let flows = scenario.with_flows(flow_setting(&cell)?)?;
     flows.check()?;
+    ensure!(
+        cell.setting.batch == Setting::default().batch,
+        "batch = {} on flows: they are paced, and as many are handed over at once as are due; how many a receiver takes at once is \
+         --batch of the command flows",
+        cell.setting.batch
+    );
+    cell.setting.flows = flows.flows as u16;
     ensure!(
         flows.rfs == 0 || flows.source_count() == 1,
         "rfs with several flows on a port: the kernel knows the readers of connected sockets alone, and these have one source"
@@ -156,8 +163,15 @@ mod tests {
     }
 
     #[test]
+    fn one_flow_is_one_where_it_is_asked_for() {
+        let (cell, flows) = with(Setting::default(), "flows = \"1\"").unwrap();
+        assert_eq!((cell.setting.flows, flows.flows, flows.port_count()), (1, 1, 1));
+    }
+
+    #[test]
     fn what_flows_do_not_meet_is_refused() {
         let refusal = |setting| resolved(setting).unwrap_err().to_string();
+        assert!(refusal(Setting { batch: 4, ..Setting::default() }).contains("batch = 4 on flows"));
         assert!(refusal(Setting { rules: 5, ..Setting::default() }).contains("rules = 5 on flows"));
         let bypassed = Setting { gro: true, backend: Some(BackendKind::Inject), ..Setting::default() };
         assert!(refusal(bypassed).contains("gro = on with inject"));

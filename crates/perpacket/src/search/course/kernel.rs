@@ -13,7 +13,7 @@ use crate::cell::{Cell, PathName};
 use crate::paths::{self, Ending, GEN, INGRESS, INGRESS_PEER, SYS, topology};
 use crate::stop::Stop;
 use crate::trial::imix::Imix;
-use crate::trial::sender::{Sender, Turn};
+use crate::trial::sender::{Handover, Sender, Turn};
 use crate::trial::{Course, Load, Trial};
 
 /// A lab along whose path packets are sent.
@@ -102,6 +102,7 @@ impl Course for KernelCourse {
             imix: self.imix.as_ref(),
             turn: Turn::Flows,
             batch: None,
+            handover: Handover::of(&self.cell.setting),
             netns: Some(self.lab.netns(role)),
             ifindex: self.lab.device(role, device).ifindex,
             cpu: self.cpu,
@@ -131,6 +132,12 @@ impl End {
         }
     }
 
+    fn wait_until_empty(&self) {
+        if let Self::Readers(readers) = self {
+            readers.wait_until_empty();
+        }
+    }
+
     fn name(&self) -> &'static str {
         match self {
             Self::Kernel(ending) => ending.terminal.as_ref().map_or("nobody", |terminal| terminal.name()),
@@ -149,6 +156,8 @@ struct Since<'a> {
 
 impl<'a> Since<'a> {
     fn now(end: &'a mut End, path: PathName) -> Result<Self> {
+        // What a reader has not told yet of the trial before is none of this one.
+        end.wait_until_empty();
         let (arrived, dropped) = (end.count()?, end.dropped()?);
         Ok(Self { end, path, arrived, dropped })
     }
@@ -158,6 +167,10 @@ impl Arrivals for Since<'_> {
     fn arrived(&mut self) -> Result<Count> {
         let packets = self.end.count()? - self.arrived;
         Ok(Count { packets, seen_by: self.end.name().into() })
+    }
+
+    fn wait_until_empty(&mut self) {
+        self.end.wait_until_empty();
     }
 
     fn add_known(&mut self, book: &mut Ledger) -> Result<()> {

@@ -12,6 +12,7 @@ use linux::cpu;
 use linux::udp::{ReceiverSpec, UdpReceiver};
 
 use crate::cell::FIRST_PORT;
+use crate::stop::Deadline;
 
 /// Socket memory that is asked for: as of the path `udp`, enough for about 1,000 frames of a page each, since the kernel doubles
 /// it. Far more would let a short trial pass above what is read in time.
@@ -20,7 +21,9 @@ pub(super) const BUFFER_BYTES: usize = 512 * (4_096 + 1_024);
 /// but the lowest rates it is not asleep.
 const LOOKS: Duration = Duration::from_millis(1);
 /// How long it sleeps at most while nothing comes.
-const WAIT: Duration = Duration::from_millis(20);
+const WAIT: Duration = Duration::from_millis(5);
+/// How long is waited for a reader that gets no CPU.
+const ANSWER: Duration = Duration::from_secs(2);
 /// The most flows, each of which has a socket and a thread.
 const FLOWS_MAX: u16 = 64;
 
@@ -40,6 +43,10 @@ struct Counts {
     received: AtomicU64,
     /// Datagrams for which the socket had no room.
     dropped: AtomicU64,
+    /// The number of the question whether the socket is empty, and the last one that was answered: it was found empty after it was
+    /// asked, and `dropped` is no older.
+    asked: AtomicU64,
+    answered: AtomicU64,
     failed: AtomicBool,
 }
 
@@ -97,6 +104,19 @@ impl Readers {
         Ok(self.counts.iter().map(|counts| counts.received.load(Ordering::Acquire)).sum())
     }
 
+    /// Waits until each socket was found empty, as long as that is to be expected: what was read and dropped is known then.
+    pub(super) fn wait_until_empty(&self) {
+        let ask = |counts: &Arc<Counts>| counts.asked.fetch_add(1, Ordering::AcqRel) + 1;
+        let questions: Vec<u64> = self.counts.iter().map(ask).collect();
+        let is_open = |(counts, &question): (&Arc<Counts>, &u64)| {
+            counts.answered.load(Ordering::Acquire) < question && !counts.failed.load(Ordering::Acquire)
+        };
+        let deadline = Deadline::after(ANSWER);
+        while self.counts.iter().zip(&questions).any(is_open) && !deadline.passed() {
+            thread::sleep(LOOKS / 4);
+        }
+    }
+
     /// Datagrams that were lost for lack of room, as of the last time that each socket was found empty.
     pub(super) fn dropped(&self) -> u64 {
         self.counts.iter().map(|counts| counts.dropped.load(Ordering::Acquire)).sum()
@@ -116,16 +136,22 @@ impl Drop for Readers {
 fn read(mut socket: UdpReceiver, counts: &Counts, stop: &AtomicBool) -> Result<()> {
     let mut since = Instant::now();
     while !stop.load(Ordering::Acquire) {
+        let question = counts.asked.load(Ordering::Acquire);
         let datagrams = socket.recv_batch()?.datagrams as u64;
         if datagrams > 0 {
             counts.received.fetch_add(datagrams, Ordering::Release);
             since = Instant::now();
             continue;
         }
-        if since.elapsed() < LOOKS {
+        let is_asked = counts.answered.load(Ordering::Relaxed) < question;
+        if since.elapsed() < LOOKS && !is_asked {
             continue;
         }
         counts.dropped.store(socket.drops()?, Ordering::Release);
+        counts.answered.store(question, Ordering::Release);
+        if is_asked {
+            continue;
+        }
         socket.wait_readable(WAIT)?;
     }
     Ok(())
