@@ -11,8 +11,8 @@ mod numbers;
 mod opening;
 mod search;
 mod sent;
-mod stream;
 mod serve;
+mod stream;
 mod svg;
 mod tables;
 
