@@ -118,7 +118,7 @@ impl Results {
             Some(ServerOutput::Text(text)) => keys.insert("server_output_text".into(), json!(text)),
             None => None,
         };
-        keys.insert("streams".into(), self.streams.iter().map(StreamResults::to_json).collect());
+        keys.insert("streams".into(), self.streams.iter().map(StreamResults::json).collect());
         if let Some(more) = &self.more {
             keys.insert("perpacket".into(), json!({ "cpu": more.cpu, "datagrams": more.datagrams }));
         }
@@ -127,7 +127,7 @@ impl Results {
 }
 
 impl StreamResults {
-    fn to_json(&self) -> Value {
+    fn json(&self) -> Value {
         let mut keys = Map::new();
         keys.insert("id".into(), json!(self.id));
         keys.insert("bytes".into(), json!(self.bytes));

@@ -30,6 +30,9 @@ pub(super) struct Hub {
     left: Condvar,
 }
 
+/// A datagram that came to another socket than it should have, and from where.
+type Stray = (Vec<u8>, SocketAddr);
+
 /// A test that waits for hellos.
 #[derive(Debug)]
 struct Waiting {
@@ -128,7 +131,7 @@ impl Hub {
         local: SocketAddr,
         peer: SocketAddr,
         options: &SocketOptions,
-    ) -> io::Result<(UdpSocket, Vec<(Vec<u8>, SocketAddr)>)> {
+    ) -> io::Result<(UdpSocket, Vec<Stray>)> {
         let stream = socket::shared_udp(local).map_err(io::Error::other)?;
         stream.connect(peer)?;
         prepare::apply(options, &stream, Transport::Udp).map_err(io::Error::other)?;
