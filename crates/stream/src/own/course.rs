@@ -123,13 +123,7 @@ impl Course<'_> {
 
     /// The server begins first, so that what the client sends is awaited.
     fn begin(&self, channel: &mut Channel, parts: &[Part], datagrams: &[OwnedFd]) -> Result<(), OwnError> {
-        let began = || {
-            // Greetings that were repeated are no datagrams of the run.
-            for socket in datagrams {
-                discard_waiting(socket, 1024);
-            }
-            parts.iter().for_each(|part| part.control.begin());
-        };
+        let began = || parts.iter().for_each(|part| part.control.begin());
         let expect = |channel: &mut Channel, wanted: Message, until| {
             let got = channel.expect(self.idle, until)?;
             let (is, wanted) = (got == wanted, wanted.name());
@@ -138,6 +132,10 @@ impl Course<'_> {
         if self.end == End::Server {
             channel.send(&Message::Connected, SMALL_FRAME, self.idle)?;
             expect(channel, Message::Begin, "the client to begin")?;
+            // Greetings that were repeated are no datagrams of the run. Nothing else can have come from a client that waits.
+            for socket in datagrams {
+                discard_waiting(socket, 1024);
+            }
             began();
             channel.send(&Message::Begun, SMALL_FRAME, self.idle)
         } else {

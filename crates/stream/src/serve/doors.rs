@@ -6,11 +6,15 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread::{self, Scope, ScopedJoinHandle};
 use std::time::{Duration, Instant};
 
+use linux::{SyscallError, connections, socket};
+
 use super::ServeError;
 use super::lobby::{Arrived, Lobby, Rules};
 use super::protocol::{Account, Protocol, Refused, Verdict};
 use crate::limits::{Halt, Limits};
 
+/// Connections that the kernel may hold for a door; it takes no more than `net.core.somaxconn`.
+const BACKLOG: u16 = 4096;
 /// How often a door looks whether the server is ending.
 const TICK: Duration = Duration::from_millis(100);
 /// Connections that may wait at one door, each for its first bytes.
@@ -52,7 +56,15 @@ pub type OnClient<'a> = &'a (dyn Fn(Served) + Sync);
 /// # Errors
 /// The address cannot be listened on.
 pub fn listen(protocol: &'static str, address: SocketAddr) -> Result<TcpListener, ServeError> {
-    TcpListener::bind(address).map_err(|source| ServeError::Listen { protocol, address, source })
+    // The standard library's backlog of 128 is soon full: the kernel then drops the last packet of a handshake, and a client
+    // that waits to be spoken to believes for ever that it is connected.
+    let made = || {
+        let socket = socket::stream(address, false)?;
+        socket::set_reuse_address(&socket)?;
+        connections::bind(&socket, address)?;
+        connections::listen(socket, BACKLOG)
+    };
+    made().map_err(|error: SyscallError| ServeError::Listen { protocol, address, source: error.source })
 }
 
 impl Server {
