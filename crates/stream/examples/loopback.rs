@@ -3,6 +3,7 @@
 //! `cargo run --release -p stream --example loopback -- WORK [FLOWS [SECONDS [THREADS]]]`, where WORK is one of `tcp`,
 //! `sendfile`, `discard`, `udp` (64 bytes, a call each), `udp-batch` (64 at a time), `udp-gso` (buffers of 64, joined again),
 //! `rr`, `udp-rr` and `crr`.
+#![allow(clippy::print_stdout)]
 
 use std::error::Error;
 use std::net::{TcpListener, TcpStream, UdpSocket};

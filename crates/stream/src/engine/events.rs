@@ -14,7 +14,6 @@ use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
 
 use super::EngineError;
-use super::control::STOP;
 use super::pace::wait_until;
 use super::task::Step;
 use super::thread::{PATIENCE, Running, Thread};
@@ -67,7 +66,8 @@ pub(super) fn run(thread: &mut Thread<'_>, flows: &mut [Running<'_>]) -> Result<
             let Some(index) = waiting.queue.pop_front() else { break };
             waiting.flows[index].queued = false;
             waiting.steps(thread, flows, index, flags)?;
-            if flags & STOP == 0 && thread.common.control.stopped() {
+            // A round of ten thousand flows takes long: the end of the time is not put off until it is over.
+            if thread.common.control.flags() != flags {
                 break;
             }
         }

@@ -1,5 +1,5 @@
 //! Flows over loopback, both ends in one process: what one end sent, the other received.
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, clippy::print_stdout)]
 
 mod bulk;
 mod connections;
