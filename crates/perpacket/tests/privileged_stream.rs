@@ -201,6 +201,29 @@ fn runs_are_repeated_until_the_means_are_known() {
 }
 
 #[test]
+fn two_settings_take_turns_and_are_compared() {
+    if !test_may_run("two_settings_take_turns_and_are_compared") {
+        return;
+    }
+    let args = ["stream", "udp@64", "--vary", "batch=1,32", "--runs", "2", "--time", "100ms"];
+    let record = record_of(&args);
+    let names: Vec<&str> = record.head.variants.iter().map(|variant| variant.name.as_str()).collect();
+    assert_eq!(names, ["udp@64 batch 1", "udp@64 batch 32"]);
+    for repetition in 0..2 {
+        let mut pair: Vec<u16> = results(&record)
+            .runs
+            .iter()
+            .filter(|run| run.repetition == repetition)
+            .map(|run| run.variant)
+            .collect();
+        pair.sort_unstable();
+        assert_eq!(pair, [0, 1]);
+    }
+    let text = perpacket(&[&args[..], &["--quiet"]].concat());
+    assert!(text.stdout.contains("batch 32 as a multiple of 1"), "{text:?}");
+}
+
+#[test]
 fn a_scenario_of_it_runs_again() {
     if !test_may_run("a_scenario_of_it_runs_again") {
         return;

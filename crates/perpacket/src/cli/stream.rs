@@ -181,6 +181,13 @@ pub(crate) struct RepeatArgs {
     /// The most and the least runs for that [default with -I: 10,3]
     #[arg(short = 'i', long, value_name = "MAX[,MIN]")]
     pub(crate) iterations: Option<String>,
+    /// Compare two values of an option, by its name without dashes (batch=1,32; over=ipv4,ipv6; on and off
+    /// of a switch; default for its absence): their runs take turns, in random order [default runs: 5]
+    #[arg(long, value_name = "KEY=A,B")]
+    pub(crate) vary: Option<String>,
+    /// Seed of that order [default: a new one, which is printed]
+    #[arg(long, value_name = "N", requires = "vary")]
+    pub(crate) seed: Option<u64>,
 }
 
 /// See [`stream::plan::Giving`].

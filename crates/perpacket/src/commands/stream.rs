@@ -7,7 +7,8 @@ use stream::plan::{Giving, Taking};
 
 use crate::cli::stream::{CommonArgs, GivingWord, RrArgs, StreamArgs, TakingWord};
 use crate::report::Outcome;
-use crate::scenario::{RR_JOB, SCHEMA, STREAM_JOB, StreamMeasurement, Streams};
+use crate::scenario::{RR_JOB, SCHEMA, STREAM_JOB, StreamCompare, StreamMeasurement, Streams};
+use crate::session::fresh_seed;
 use crate::streams::{self, Over, Row, StreamSetting, Word};
 
 /// Rows where no work is named: a table that netperf's users know.
@@ -17,6 +18,8 @@ const RR_ROWS: [&str; 3] = ["tcp", "udp", "crr"];
 const CONFIDENCE: (f64, f64) = (99.0, 5.0);
 /// The least and the most runs where `-I` alone is given.
 const ITERATIONS: (u32, u32) = (3, 10);
+/// Runs of each of two settings.
+const COMPARED_RUNS: u32 = 5;
 
 /// `perpacket stream`.
 pub(crate) fn stream(args: &StreamArgs) -> Result<Outcome> {
@@ -73,11 +76,25 @@ fn scenario(job: &str, work: Vec<Row>, setting: StreamSetting, args: &CommonArgs
             time_s: repeat.time.as_secs_f64(),
             omit_s: repeat.omit.unwrap_or_default().as_secs_f64(),
             interval_s: repeat.interval.map(|interval| interval.as_secs_f64()),
-            runs: repeat.runs.unwrap_or(1),
+            runs: repeat.runs.unwrap_or(if repeat.vary.is_some() { COMPARED_RUNS } else { 1 }),
             confidence: confidence(repeat.confidence.as_deref(), repeat.iterations.as_deref())?,
+            seed: match (&repeat.vary, repeat.seed) {
+                (None, _) => 0,
+                (_, seed) => seed.unwrap_or_else(fresh_seed),
+            },
         },
+        compare: repeat.vary.as_deref().map(compare).transpose()?,
     }
     .checked()
+}
+
+/// `batch=1,32`.
+fn compare(text: &str) -> Result<StreamCompare> {
+    let wrong = || format!("--vary {text}: write an option and two values, as batch=1,32");
+    let (vary, values) = text.split_once('=').with_context(wrong)?;
+    let (a, b) = values.split_once(',').with_context(wrong)?;
+    ensure!(!vary.is_empty() && !a.is_empty() && !b.is_empty() && !b.contains(','), wrong());
+    Ok(StreamCompare { vary: vary.into(), a: a.into(), b: b.into() })
 }
 
 fn rows(words: &[String], usual: &[&str], known: &[Word]) -> Result<Vec<Row>> {
@@ -279,6 +296,9 @@ mod tests {
             (&["rr", "crr", "--unix"], "leave --unix out"),
             (&["rr", "udp", "--request", "70000"], "a datagram takes 65507"),
             (&["stream", "--cpus", "0"], "two lists"),
+            (&["stream", "--vary", "batch=1"], "two values"),
+            (&["stream", "--vary", "batch=1,2,3"], "two values"),
+            (&["stream", "--vary", "bacth=1,2"], "`batch` is near"),
             (&["stream", "-T", "60000,0"], "not allowed to this process"),
             (&["stream", "--pacing", "10pps"], "--rate"),
             (&["stream", "sendfile", "--giving", "splice"], "use tcp with --giving"),

@@ -54,6 +54,9 @@ fn in_a_line(scenario: &Streams) -> String {
     if setting.flows > 1 {
         line += &format!(", {} flows", thousands(setting.flows.into()));
     }
+    if let Some(compare) = &scenario.compare {
+        line += &format!(", {} {} against {}, seed {}", compare.vary, compare.b, compare.a, m.seed);
+    }
     line
 }
 
@@ -87,10 +90,11 @@ pub(crate) fn streams_text(result: &StreamsResult<'_>, verbose: bool) -> String 
     if !result.scenario.is_rr() {
         text += &tcp_lines(result);
     }
+    text += &comparison_table(result);
     text += &remarks(result);
     for (row, book) in &result.ledgers {
         if verbose || !book.closes() {
-            text += &format!("{}: {}", result.rows[*row].row, ledger_text(book));
+            text += &format!("{}: {}", result.rows[*row].name, ledger_text(book));
         }
     }
     text
@@ -131,12 +135,18 @@ fn stream_table(result: &StreamsResult<'_>) -> String {
 }
 
 fn way_name(row: &RowResult, way: &Way, ways: usize) -> String {
-    let name = row.row.work.name();
+    let name = short_name(row);
     match (ways, way.from_client) {
-        (1, _) => name.into(),
+        (1, _) => name,
         (_, true) => format!("{name}, there"),
         (_, false) => format!("{name}, back"),
     }
+}
+
+/// The work without its bytes, which have a column of their own, and what is special about the setting.
+fn short_name(row: &RowResult) -> String {
+    let setting = row.name.split_once(' ').map_or(String::new(), |(_, setting)| format!(" {setting}"));
+    format!("{}{setting}", row.row.work.name())
 }
 
 fn rr_table(result: &StreamsResult<'_>) -> String {
@@ -148,7 +158,7 @@ fn rr_table(result: &StreamsResult<'_>) -> String {
         let found = row.latency().as_ref().and_then(Figures::of);
         let us = |of: fn(&Figures) -> u64| found.as_ref().map_or(dash(), |found| microseconds(of(found)));
         let mut cells = vec![
-            row.row.to_string(),
+            row.name.clone(),
             figure(row, Quantity::Rate, 2),
             found
                 .as_ref()
@@ -201,7 +211,7 @@ fn datagram_table(result: &StreamsResult<'_>) -> String {
             let tail = found.and_then(|found| found.tail_lost);
             let jitter = found.and_then(|found| found.jitter_ns);
             table.add_row(vec![
-                row.row.work.name().into(),
+                short_name(row),
                 row.row.bytes().to_string(),
                 thousands(way.sent.messages),
                 thousands(way.sent.refused),
@@ -226,7 +236,7 @@ fn cpu_table(result: &StreamsResult<'_>) -> String {
     let mut table = plain(&header.iter().map(String::as_str).collect::<Vec<_>>());
     for row in &result.rows {
         for client in [true, false] {
-            let mut cells = vec![row.row.to_string(), if client { "local" } else { "remote" }.into()];
+            let mut cells = vec![row.name.clone(), if client { "local" } else { "remote" }.into()];
             cells.extend(KindOf::ALL.map(|kind| figure(row, Quantity::Time { client, kind }, 0)));
             table.add_row(cells);
         }
@@ -252,13 +262,54 @@ fn tcp_lines(result: &StreamsResult<'_>) -> String {
         parts.extend(first.mss_bytes.map(|mss| format!("of {mss} bytes")));
         parts.extend(first.congestion.clone());
         let whose = if known.len() > 1 { " (of the first flow)" } else { "" };
-        let _ = writeln!(text, "{}: {}{whose}", row.row, parts.join(", "));
+        let _ = writeln!(text, "{}: {}{whose}", row.name, parts.join(", "));
     }
     if text.is_empty() { text } else { format!("\n{text}") }
 }
 
 fn sends(side: &Side) -> bool {
     side.flows.iter().any(|flow| flow.sent.is_some_and(|sent| sent.bytes > 0))
+}
+
+/// The second of two settings against the first, of each row.
+fn comparison_table(result: &StreamsResult<'_>) -> String {
+    let Some(compare) = &result.scenario.compare else { return String::new() };
+    let quantities: &[(&str, Quantity)] = if result.scenario.is_rr() {
+        &[
+            ("rate", Quantity::Rate),
+            ("µs/Tran local", Quantity::Demand { client: true }),
+            ("µs/Tran remote", Quantity::Demand { client: false }),
+        ]
+    } else {
+        &[
+            ("sent", Quantity::Sent { from_client: true }),
+            ("received", Quantity::Received { from_client: true }),
+            ("sent back", Quantity::Sent { from_client: false }),
+            ("received back", Quantity::Received { from_client: false }),
+            ("µs/KB local", Quantity::Demand { client: true }),
+            ("µs/KB remote", Quantity::Demand { client: false }),
+        ]
+    };
+    let mut table = plain(&["work", "of", "ratio", "interval", "pairs"]);
+    for pair in result.rows.chunks_exact(2) {
+        let [a, b] = pair else { continue };
+        for (name, quantity) in quantities {
+            let Some(found) = a.ratio(b, *quantity) else { continue };
+            table.add_row(vec![
+                a.row.to_string(),
+                (*name).to_owned(),
+                format!("{:.4}", found.ratio),
+                format!("{:.4} … {:.4}", found.low, found.high),
+                found.pairs.to_string(),
+            ]);
+        }
+    }
+    align_right(&mut table, 2);
+    let level = result.rows.first().map_or(0.0, |row| 100.0 * row.level());
+    format!(
+        "\n{} {} as a multiple of {}, geometric means of pairs of runs at {level} %:\n{table}\n",
+        compare.vary, compare.b, compare.a
+    )
 }
 
 /// Whose CPU is which, and what was not known well enough.
@@ -290,7 +341,7 @@ fn remarks(result: &StreamsResult<'_>) -> String {
         if row.decision() == Some(Decision::NotAchieved) {
             text += &format!(
                 "{}: the confidence asked for was not achieved within {} runs: ",
-                row.row,
+                row.name,
                 row.runs.len()
             );
             let judged = [

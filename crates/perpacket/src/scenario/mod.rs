@@ -24,7 +24,7 @@ use traffic::BackendKind;
 use crate::cell::{Cell, Factor, PathName, Setting};
 use crate::words::nearest;
 
-pub(crate) use self::stream::{RR_JOB, STREAM_JOB, StreamMeasurement, Streams};
+pub(crate) use self::stream::{RR_JOB, STREAM_JOB, StreamCell, StreamCompare, StreamMeasurement, Streams};
 pub(crate) use allocate::{Allocate, AllocateMeasurement, JOB as ALLOC};
 pub(crate) use datapath::{
     DATAPATH_JOB, Datapath, Devices, FramesOf, Network, Receiving, Running, StageName, Steering, UdpQueues,

@@ -5,10 +5,10 @@ use std::collections::BTreeSet;
 use anyhow::{Context, Result, ensure};
 use measure::confidence::Wanted;
 use serde::{Deserialize, Serialize};
-use stream::plan::{Giving, Plan, Taking};
+use stream::plan::Plan;
 
-use super::{SCHEMA, TIME_S, keys_of, read};
-use crate::streams::{Over, Row, StreamSetting};
+use super::{MAX_SEED, SCHEMA, TIME_S, keys_of, read};
+use crate::streams::{Row, StreamSetting};
 
 /// What the job is called in a scenario.
 pub(crate) const STREAM_JOB: &str = "stream";
@@ -35,6 +35,30 @@ pub(crate) struct Streams {
     pub(crate) setting: StreamSetting,
     /// How long and how often.
     pub(crate) measurement: StreamMeasurement,
+    /// The two settings; none where there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) compare: Option<StreamCompare>,
+}
+
+/// By what two settings differ.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct StreamCompare {
+    /// A field of the setting.
+    pub(crate) vary: String,
+    /// Its value in the first setting.
+    pub(crate) a: String,
+    /// Its value in the second one.
+    pub(crate) b: String,
+}
+
+/// A row with a setting.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct StreamCell {
+    pub(crate) row: Row,
+    /// The row, and what is special about the setting.
+    pub(crate) name: String,
+    pub(crate) setting: StreamSetting,
+    pub(crate) plan: Plan,
 }
 
 /// How long and how often.
@@ -54,6 +78,9 @@ pub(crate) struct StreamMeasurement {
     /// How well means are to be known; none: there are `runs`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) confidence: Option<Wanted>,
+    /// Seed of the order of runs, where two settings are compared.
+    #[serde(default)]
+    pub(crate) seed: u64,
 }
 
 fn one() -> u32 {
@@ -76,12 +103,36 @@ impl Streams {
         self.job == RR_JOB
     }
 
-    /// The plan of each row.
+    /// The settings: one, or the two that are compared.
+    fn settings(&self) -> Result<Vec<StreamSetting>> {
+        match &self.compare {
+            None => Ok(vec![self.setting.clone()]),
+            Some(StreamCompare { vary, a, b }) => {
+                [a, b].into_iter().map(|value| self.setting.with(vary, value)).collect()
+            }
+        }
+    }
+
+    /// Each row with each setting: those of a row stand together.
     ///
     /// # Errors
     /// What does not go together in a row.
-    pub(crate) fn plans(&self) -> Result<Vec<Plan>> {
-        self.work.iter().map(|&row| self.setting.plan(row, &self.measurement)).collect()
+    pub(crate) fn cells(&self) -> Result<Vec<StreamCell>> {
+        let settings = self.settings()?;
+        let mut cells = Vec::new();
+        for &row in &self.work {
+            for (index, setting) in settings.iter().enumerate() {
+                let name = match &self.compare {
+                    None => row.to_string(),
+                    Some(StreamCompare { vary, a, b }) => {
+                        format!("{row} {vary} {}", if index == 0 { a } else { b })
+                    }
+                };
+                let plan = setting.plan(row, &self.measurement).with_context(|| name.clone())?;
+                cells.push(StreamCell { row, name, setting: setting.clone(), plan });
+            }
+        }
+        Ok(cells)
     }
 
     /// The scenario, if its numbers mean something.
@@ -120,8 +171,13 @@ impl Streams {
             );
         }
         ensure!((1..=MAX_RUNS).contains(&m.runs), "runs = {}: 1 to {MAX_RUNS} are possible", m.runs);
-        self.setting.check()?;
-        self.plans()?;
+        ensure!(m.seed <= MAX_SEED, "seed {}: at most {MAX_SEED}", m.seed);
+        let settings = self.settings()?;
+        settings.iter().try_for_each(StreamSetting::check)?;
+        if let [a, b] = &settings[..] {
+            ensure!(a != b, "both settings are the same: write two values");
+        }
+        self.cells()?;
         Ok(self)
     }
 }
@@ -132,32 +188,16 @@ fn known_keys() -> BTreeSet<String> {
         schema: SCHEMA.into(),
         job: STREAM_JOB.into(),
         work: Vec::new(),
-        setting: StreamSetting {
-            over: Over::Ipv4,
-            threads: Some(1),
-            recv: Some(1),
-            sndbuf: Some(1),
-            rcvbuf: Some(1),
-            congestion: Some(String::new()),
-            mss: Some(1),
-            tos: Some(0),
-            priority: Some(0),
-            busy_poll: Some(0),
-            gso: Some(1),
-            batch: Some(1),
-            pacing: Some(String::new()),
-            rate: Some(1.0),
-            giving: Some(Giving::Copy),
-            taking: Taking::Copy,
-            ..StreamSetting::default()
-        },
+        setting: StreamSetting::whole(),
         measurement: StreamMeasurement {
             time_s: 1.0,
             omit_s: 0.0,
             interval_s: Some(1.0),
             runs: 1,
             confidence: Wanted::new(0.99, 0.05, 3, 10).ok(),
+            seed: 0,
         },
+        compare: Some(StreamCompare { vary: String::new(), a: String::new(), b: String::new() }),
     })
 }
 
@@ -184,8 +224,22 @@ mod tests {
     fn what_is_written_is_read_back() {
         let scenario = Streams::from_toml(SMALL).unwrap();
         assert_eq!(Streams::from_toml(&scenario.to_toml().unwrap()).unwrap(), scenario);
-        let plans = scenario.plans().unwrap();
-        assert_eq!((plans[0].send_bytes, plans[1].send_bytes), (16_384, 64));
+        let sizes: Vec<u32> = scenario.cells().unwrap().iter().map(|cell| cell.plan.send_bytes).collect();
+        assert_eq!(sizes, [16_384, 64]);
+    }
+
+    #[test]
+    fn two_settings_are_two_cells_of_a_row() {
+        let text = format!("{SMALL}[compare]\nvary = \"batch\"\na = \"1\"\nb = \"32\"\n");
+        let scenario = Streams::from_toml(&text).unwrap();
+        let cells = scenario.cells().unwrap();
+        let names: Vec<&str> = cells.iter().map(|cell| cell.name.as_str()).collect();
+        assert_eq!(names, ["tcp@16384 batch 1", "tcp@16384 batch 32", "udp@64 batch 1", "udp@64 batch 32"]);
+        assert_eq!(cells[3].plan.options.client.batch, Some(32));
+        let same = text.replace("b = \"32\"", "b = \"1\"");
+        assert!(
+            format!("{:#}", Streams::from_toml(&same).unwrap_err()).contains("both settings are the same")
+        );
     }
 
     #[test]

@@ -229,10 +229,12 @@ fn megabits(bytes: u64, wall_ns: u64) -> Option<f64> {
     (wall_ns > 0).then(|| bytes as f64 * 8.0 / 1e6 / (wall_ns as f64 / 1e9))
 }
 
-/// The runs of a row.
+/// The runs of a row with a setting.
 #[derive(Debug)]
 pub(crate) struct RowResult {
     pub(crate) row: Row,
+    /// As the record names it.
+    pub(crate) name: String,
     pub(crate) runs: Vec<RunFigures>,
     /// Connections of the last run, as the kernel told at their end.
     pub(crate) last: Exchanged,
@@ -241,10 +243,10 @@ pub(crate) struct RowResult {
 }
 
 impl RowResult {
-    pub(crate) fn new(row: Row, wanted: Option<Wanted>) -> Self {
+    pub(crate) fn new(row: Row, name: String, wanted: Option<Wanted>) -> Self {
         // As many quantities as a run is judged by.
         let repeats = wanted.map(|wanted| Repeats::new(wanted, RunFigures::default().judged().len()));
-        Self { row, runs: Vec::new(), last: Exchanged::default(), wanted, repeats }
+        Self { row, name, runs: Vec::new(), last: Exchanged::default(), wanted, repeats }
     }
 
     pub(crate) fn add(&mut self, run: RunFigures, exchanged: Exchanged) {
@@ -271,7 +273,31 @@ impl RowResult {
     /// The mean of a quantity over all runs that have it.
     pub(crate) fn mean(&self, quantity: Quantity) -> Option<Mean> {
         let values: Vec<f64> = self.runs.iter().filter_map(|run| run.value(quantity)).collect();
-        mean(&values, self.wanted.map_or(LEVEL, |wanted| wanted.level()))
+        mean(&values, self.level())
+    }
+
+    /// The level of intervals.
+    pub(crate) fn level(&self) -> f64 {
+        self.wanted.map_or(LEVEL, |wanted| wanted.level())
+    }
+
+    /// By what factor a quantity is greater in `other`: the geometric mean over pairs of runs that were made one after the
+    /// other, and its interval. None without two pairs.
+    pub(crate) fn ratio(&self, other: &Self, quantity: Quantity) -> Option<Ratio> {
+        let pairs = self.runs.iter().zip(&other.runs);
+        let logs = pairs.filter_map(|(a, b)| {
+            let log = (b.value(quantity)? / a.value(quantity)?).ln();
+            log.is_finite().then_some(log)
+        });
+        let logs: Vec<f64> = logs.collect();
+        let found = mean(&logs, self.level())?;
+        let half = found.half?;
+        Some(Ratio {
+            ratio: found.mean.exp(),
+            low: (found.mean - half).exp(),
+            high: (found.mean + half).exp(),
+            pairs: found.runs,
+        })
     }
 
     /// The means of all quantities by name.
@@ -303,6 +329,16 @@ impl RowResult {
     pub(crate) fn latency(&self) -> Option<Latency> {
         latency::sum(self.runs.iter().filter_map(|run| run.latency.as_ref()))
     }
+}
+
+/// How two settings differ in a quantity.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Ratio {
+    /// The second one's as a multiple of the first one's.
+    pub(crate) ratio: f64,
+    pub(crate) low: f64,
+    pub(crate) high: f64,
+    pub(crate) pairs: u32,
 }
 
 #[cfg(test)]
@@ -407,7 +443,7 @@ mod tests {
     #[test]
     fn every_figure_is_a_mean_over_all_runs() {
         let row = "udp@1024".parse().unwrap();
-        let mut result = RowResult::new(row, Some(Wanted::new(0.99, 0.05, 2, 5).unwrap()));
+        let mut result = RowResult::new(row, "udp".into(), Some(Wanted::new(0.99, 0.05, 2, 5).unwrap()));
         for factor in [1, 3] {
             assert!(result.wants_more(1));
             let mut exchanged = exchanged();
@@ -420,5 +456,15 @@ mod tests {
         assert_eq!(result.decision(), Some(Decision::More), "they differ by a factor of 3");
         assert_eq!(result.ways()[0].datagrams.unwrap().tail_lost, Some(100_000));
         assert!(result.means().contains_key("server_received_mbit"));
+        // And a setting that is twice as fast in each run is so in a ratio, however the runs differ.
+        let mut fast = RowResult::new(row, "fast".into(), None);
+        for factor in [1, 3] {
+            let mut exchanged = exchanged();
+            exchanged.server.wall_ns = exchanged.server.wall_ns * factor / 2;
+            fast.add(RunFigures::of(&bulk(Direction::ToServer), &Ends::default(), &exchanged), exchanged);
+        }
+        let ratio = result.ratio(&fast, Quantity::Received { from_client: true }).unwrap();
+        assert!((ratio.ratio - 2.0).abs() < 1e-9 && (ratio.high - ratio.low).abs() < 1e-6, "{ratio:?}");
+        assert_eq!((ratio.pairs, result.ratio(&fast, Quantity::Rate)), (2, None));
     }
 }

@@ -239,24 +239,22 @@ fn oversee(controls: &[Control; 2], ended: &[AtomicBool; 2], asked: &Asked<'_>) 
 ///
 /// # Errors
 /// What that is.
-pub(crate) fn check(plans: &[stream::plan::Plan]) -> Result<()> {
-    for plan in plans {
-        let (each_way, pipes) = match plan.work {
-            Work::Bulk { direction, giving, taking } => (
-                if direction == Direction::Both { 2 } else { 1 },
-                // A pipe has two ends.
-                2 * u64::from(giving == Giving::Splice) + 2 * u64::from(taking == Taking::Splice),
-            ),
-            _ => (1, 0),
-        };
-        let needed = u64::from(plan.flows) * each_way * (2 + pipes) + OTHER_FILES;
-        let allowed = linux::limits::raise_open_files(needed);
-        ensure!(
-            allowed.is_none_or(|allowed| allowed >= needed),
-            "{} flows need about {needed} open files, and {} are allowed: raise that by ulimit -Hn, or run as root",
-            plan.flows,
-            allowed.unwrap_or_default()
-        );
-    }
+pub(crate) fn check(plan: &stream::plan::Plan) -> Result<()> {
+    let (each_way, pipes) = match plan.work {
+        Work::Bulk { direction, giving, taking } => (
+            if direction == Direction::Both { 2 } else { 1 },
+            // A pipe has two ends.
+            2 * u64::from(giving == Giving::Splice) + 2 * u64::from(taking == Taking::Splice),
+        ),
+        _ => (1, 0),
+    };
+    let needed = u64::from(plan.flows) * each_way * (2 + pipes) + OTHER_FILES;
+    let allowed = linux::limits::raise_open_files(needed);
+    ensure!(
+        allowed.is_none_or(|allowed| allowed >= needed),
+        "{} flows need about {needed} open files, and {} are allowed: raise that by ulimit -Hn, or run as root",
+        plan.flows,
+        allowed.unwrap_or_default()
+    );
     Ok(())
 }

@@ -19,16 +19,17 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use measure::confidence::Decision;
 use measure::ledger::{Count, Ledger};
+use measure::order::Seed;
 use measure::record::{StreamRow, StreamRun, Streams as Recorded, Summary, Variant, Warning};
 use stream::outcome::Interval;
-use stream::plan::{Ends, Plan, Transport, Work};
+use stream::plan::{Ends, Transport, Work};
 
 use crate::cli::OutputArgs;
 use crate::ledger;
 use crate::progress::Progress;
 use crate::recorder::Recorder;
 use crate::report::{self, Outcome};
-use crate::scenario::Streams;
+use crate::scenario::{StreamCell, Streams};
 use crate::session;
 use crate::stop::Stop;
 use crate::{doctor, environment};
@@ -56,22 +57,23 @@ pub(crate) struct StreamsResult<'a> {
 /// A run of the command, settled.
 struct Job<'a> {
     scenario: &'a Streams,
-    plans: Vec<Plan>,
+    /// Each row with each setting.
+    cells: Vec<StreamCell>,
     cpus: Ends<Vec<usize>>,
     stop: Stop,
 }
 
 /// Runs what the scenario says, and reports.
 pub(crate) fn run(scenario: &Streams, output: &OutputArgs) -> Result<Outcome> {
-    let plans = scenario.plans()?;
-    local::check(&plans)?;
-    if scenario.setting.over != Over::Unix {
+    let cells = scenario.cells()?;
+    cells.iter().try_for_each(|cell| local::check(&cell.plan))?;
+    if cells.iter().any(|cell| cell.setting.over != Over::Unix) {
         session::enter_own_network()
             .context("make a network namespace without root; run as root, or allow user namespaces")?;
     }
     let setting = &scenario.setting;
     let cpus = Ends { client: setting.local_cpus.clone(), server: setting.remote_cpus.clone() };
-    let job = Job { scenario, plans, cpus, stop: Stop::listen()? };
+    let job = Job { scenario, cells, cpus, stop: Stop::listen()? };
     let mut recorder = job.start_record(output)?;
     let steal = environment::steal_ticks();
     let outcome = job.measure(&mut recorder, output).and_then(|result| {
@@ -88,30 +90,41 @@ pub(crate) fn run(scenario: &Streams, output: &OutputArgs) -> Result<Outcome> {
 impl<'a> Job<'a> {
     fn measure(&self, recorder: &mut Recorder, output: &OutputArgs) -> Result<StreamsResult<'a>> {
         let scenario = self.scenario;
-        let wanted = scenario.measurement.confidence;
-        let mut arranging = Arranging::Local(Local::build(scenario.setting.over)?);
+        let settings = self.cells.len() / scenario.work.len();
+        let mut places = self.places(settings)?;
+        let mut order = Seed(scenario.measurement.seed).order();
         let mut progress = Progress::new(output);
+        let wanted = scenario.measurement.confidence;
+        let new = |cell: &StreamCell| RowResult::new(cell.row, cell.name.clone(), wanted);
         let mut result = StreamsResult {
             scenario,
-            rows: Vec::new(),
+            rows: self.cells.iter().map(new).collect(),
             ledgers: Vec::new(),
             interrupted: false,
             recorded: Recorded::default(),
         };
-        for (index, (&row, plan)) in scenario.work.iter().zip(&self.plans).enumerate() {
-            result.rows.push(RowResult::new(row, wanted));
-            while result.rows[index].wants_more(scenario.measurement.runs) {
-                let run = result.rows[index].runs.len();
-                let share = index as f64 / self.plans.len() as f64;
-                progress.show(share, &format!("{row}, run {}", run + 1));
-                let arranged = self
-                    .run_once(&mut arranging, row, plan, output)
-                    .with_context(|| format!("run {} of {row}", run + 1))?;
-                self.keep(&mut result, index, arranged, recorder, output)?;
-                if self.stop.asked() {
-                    progress.clear();
-                    result.interrupted = true;
-                    return Ok(result);
+        for first in (0..self.cells.len()).step_by(settings) {
+            let cells = first..first + settings;
+            while result.rows[cells.clone()].iter().any(|row| row.wants_more(scenario.measurement.runs)) {
+                let mut turn: Vec<usize> = cells.clone().collect();
+                order.shuffle(&mut turn);
+                for index in turn {
+                    let (cell, run) = (&self.cells[index], result.rows[index].runs.len() + 1);
+                    progress
+                        .show(index as f64 / self.cells.len() as f64, &format!("{}, run {run}", cell.name));
+                    let arranged = self
+                        .run_once(&mut places[index - first], cell, output)
+                        .with_context(|| format!("run {run} of {}", cell.name))?;
+                    self.keep(&mut result, index, arranged, recorder, output)?;
+                    if self.stop.asked() {
+                        progress.clear();
+                        result.interrupted = true;
+                        // What was not begun has no line.
+                        while result.rows.last().is_some_and(|row| row.runs.is_empty()) {
+                            result.rows.pop();
+                        }
+                        return Ok(result);
+                    }
                 }
             }
         }
@@ -119,20 +132,25 @@ impl<'a> Job<'a> {
         Ok(result)
     }
 
+    /// What arranges the runs of each setting.
+    fn places(&self, settings: usize) -> Result<Vec<Arranging>> {
+        let build = |cell: &StreamCell| Ok(Arranging::Local(Local::build(cell.setting.over)?));
+        self.cells[..settings].iter().map(build).collect()
+    }
+
     fn run_once(
         &self,
         arranging: &mut Arranging,
-        row: Row,
-        plan: &Plan,
+        cell: &StreamCell,
         output: &OutputArgs,
     ) -> Result<Arranged> {
         let on_interval = |interval: &Interval| {
             if !output.quiet {
-                report::write_stderr(&report::interval_line(row, interval));
+                report::write_stderr(&report::interval_line(cell.row, interval));
             }
         };
         arranging.exchange(&Asked {
-            plan,
+            plan: &cell.plan,
             interval: self.scenario.measurement.interval_s.map(Duration::from_secs_f64),
             on_interval: &on_interval,
             stop: &self.stop,
@@ -148,14 +166,14 @@ impl<'a> Job<'a> {
         recorder: &mut Recorder,
         output: &OutputArgs,
     ) -> Result<()> {
-        let (plan, row) = (&self.plans[index], &mut result.rows[index]);
+        let (cell, row) = (&self.cells[index], &mut result.rows[index]);
         let Arranged { exchanged, grown } = arranged;
         let repetition = row.runs.len() as u32;
-        let figures = RunFigures::of(plan, &self.cpus, &exchanged);
+        let figures = RunFigures::of(&cell.plan, &self.cpus, &exchanged);
         for said in exchanged.client.warnings.iter().chain(&exchanged.server.warnings) {
-            warn(recorder, said_by_an_end(&row.row.to_string(), said), output)?;
+            warn(recorder, said_by_an_end(&cell.name, said), output)?;
         }
-        if let Some(book) = self.ledger(plan, row.row, &figures, grown.as_ref()) {
+        if let Some(book) = ledger_of(cell, &figures, grown.as_ref()) {
             recorder.ledger(&book)?;
             result.ledgers.push((index, book));
         }
@@ -176,8 +194,9 @@ impl<'a> Job<'a> {
         };
         let recorded = &mut result.recorded;
         recorded.runs.push(run);
-        recorded.rows.truncate(index);
+        recorded.rows.retain(|row| usize::from(row.variant) != index);
         recorded.rows.push(means);
+        recorded.rows.sort_by_key(|row| row.variant);
         // Of long commands not every run, or the record would grow with their square.
         if recorded.runs.len().is_power_of_two() {
             recorder.summary(Summary { streams: Some(recorded.clone()), ..Summary::default() })?;
@@ -185,39 +204,13 @@ impl<'a> Job<'a> {
         Ok(())
     }
 
-    /// Where the datagrams of a run ended. None of other works, and where some were not counted.
-    fn ledger(
-        &self,
-        plan: &Plan,
-        row: Row,
-        run: &RunFigures,
-        grown: Option<&ledger::Grown>,
-    ) -> Option<Ledger> {
-        let is_counted = plan.transport == Transport::Udp && plan.omit.is_zero();
-        let (Work::Bulk { .. }, true, [way]) = (plan.work, is_counted, &run.ways[..]) else { return None };
-        let found = way.datagrams?;
-        let sent = Count { packets: way.sent.messages, seen_by: "given to the kernel".into() };
-        let mut book = Ledger::new(&row.to_string(), None, sent);
-        book.received.push(Count { packets: found.received, seen_by: "read, each number once".into() });
-        ledger::add_counters(&mut book, grown?, &[]);
-        if book.unaccounted() != 0 {
-            let options = &plan.options.server;
-            if plan.send_bytes > WHOLE_BYTES {
-                book.notes.push("a message was cut into frames, and counters count those".into());
-            } else if options.gro || plan.options.client.gso_segments.is_some() {
-                book.notes.push("messages went joined, and counters count what was joined as one".into());
-            }
-        }
-        Some(book)
-    }
-
     /// Starts the record, and says what is going to happen.
     fn start_record(&self, output: &OutputArgs) -> Result<Recorder> {
         let scenario = self.scenario;
-        let variants = scenario.work.iter().map(|row| Variant {
-            name: row.to_string(),
+        let variants = self.cells.iter().map(|cell| Variant {
+            name: cell.name.clone(),
             path: scenario.job.clone(),
-            ingress: Some(scenario.setting.over.to_string()),
+            ingress: Some(cell.setting.over.to_string()),
             ..Variant::default()
         });
         let cpu = self.cpus.client.first().copied().unwrap_or_default();
@@ -226,7 +219,7 @@ impl<'a> Job<'a> {
             cpu,
             Vec::new(),
             variants.collect(),
-            session::fresh_seed(),
+            scenario.measurement.seed,
         );
         if !output.quiet {
             let mut text = report::streams_opening(scenario, &head, output.verbose)?;
@@ -258,6 +251,27 @@ impl StreamsResult<'_> {
         let known = self.rows.iter().all(|row| row.decision() != Some(Decision::NotAchieved));
         if known && !self.interrupted { Outcome::Good } else { Outcome::Inconclusive }
     }
+}
+
+/// Where the datagrams of a run ended. None of other works, and where some were not counted.
+fn ledger_of(cell: &StreamCell, run: &RunFigures, grown: Option<&ledger::Grown>) -> Option<Ledger> {
+    let plan = &cell.plan;
+    let is_counted = plan.transport == Transport::Udp && plan.omit.is_zero();
+    let (Work::Bulk { .. }, true, [way]) = (plan.work, is_counted, &run.ways[..]) else { return None };
+    let found = way.datagrams?;
+    let sent = Count { packets: way.sent.messages, seen_by: "given to the kernel".into() };
+    let mut book = Ledger::new(&cell.name, None, sent);
+    book.received.push(Count { packets: found.received, seen_by: "read, each number once".into() });
+    ledger::add_counters(&mut book, grown?, &[]);
+    if book.unaccounted() != 0 {
+        let options = &plan.options.server;
+        if plan.send_bytes > WHOLE_BYTES {
+            book.notes.push("a message was cut into frames, and counters count those".into());
+        } else if options.gro || plan.options.client.gso_segments.is_some() {
+            book.notes.push("messages went joined, and counters count what was joined as one".into());
+        }
+    }
+    Some(book)
 }
 
 fn said_by_an_end(row: &str, said: &str) -> Warning {

@@ -12,7 +12,9 @@ use stream::plan::{
 };
 
 use super::work::{MAX_CALL_BYTES, MAX_DATAGRAM_BYTES, Row, Word};
+use crate::cell::parse_switch;
 use crate::scenario::StreamMeasurement;
+use crate::words::nearest;
 
 /// The most flows.
 const MAX_FLOWS: u32 = 20_000;
@@ -122,6 +124,55 @@ impl fmt::Display for Over {
 }
 
 impl StreamSetting {
+    /// A setting in which everything is said: for the names that there are.
+    pub(crate) fn whole() -> Self {
+        Self {
+            threads: Some(1),
+            recv: Some(1),
+            sndbuf: Some(1),
+            rcvbuf: Some(1),
+            congestion: Some(String::new()),
+            mss: Some(1),
+            tos: Some(0),
+            priority: Some(0),
+            busy_poll: Some(0),
+            gso: Some(1),
+            batch: Some(1),
+            pacing: Some(String::new()),
+            rate: Some(1.0),
+            giving: Some(Giving::Copy),
+            ..Self::default()
+        }
+    }
+
+    /// The same with another value of an option, by its name; `default` is what it is without the option.
+    ///
+    /// # Errors
+    /// An option that there is not or that is a list, or a value that it does not take.
+    pub(crate) fn with(&self, name: &str, value: &str) -> Result<Self> {
+        let key = name.replace('-', "_");
+        let whole = toml::Table::try_from(Self::whole())?;
+        let names: Vec<&str> =
+            whole.iter().filter(|(_, value)| !value.is_array()).map(|(name, _)| name.as_str()).collect();
+        let Some(kind) = whole.get(&key).filter(|value| !value.is_array()) else {
+            bail!(nearest("option to vary", &key, names.iter().copied()));
+        };
+        let wrong = || format!("--vary {name}={value}: no value of it");
+        let mut table = toml::Table::try_from(self)?;
+        let parsed = match kind {
+            _ if value == "default" => None,
+            toml::Value::Boolean(_) => Some(toml::Value::Boolean(parse_switch(name, value)?)),
+            toml::Value::Integer(_) => Some(toml::Value::Integer(value.parse().with_context(wrong)?)),
+            toml::Value::Float(_) => Some(toml::Value::Float(value.parse().with_context(wrong)?)),
+            _ => Some(toml::Value::String(value.into())),
+        };
+        match parsed {
+            Some(parsed) => table.insert(key, parsed),
+            None => table.remove(&key),
+        };
+        table.try_into().with_context(wrong)
+    }
+
     /// The plan of a row.
     ///
     /// # Errors
@@ -302,6 +353,37 @@ impl FromStr for Pacing {
             Rate::Pps(_) => {
                 bail!("pacing {text}: bits of payload in a second; messages in a second are --rate")
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_option_that_is_no_list_can_be_another() {
+        let setting = StreamSetting::default();
+        assert_eq!(
+            setting.with("gro", "on").unwrap(),
+            StreamSetting { gro: true, ..StreamSetting::default() }
+        );
+        assert_eq!(setting.with("busy-poll", "50").unwrap().busy_poll, Some(50));
+        assert_eq!(setting.with("rate", "1000").unwrap().rate, Some(1000.0));
+        assert_eq!(setting.with("over", "ipv6").unwrap().over, Over::Ipv6);
+        assert_eq!(setting.with("giving", "zero-copy").unwrap().giving, Some(Giving::ZeroCopy));
+        let small = StreamSetting { sndbuf: Some(9), ..StreamSetting::default() };
+        assert_eq!(small.with("sndbuf", "default").unwrap(), setting);
+        for (name, value, why) in [
+            ("batsch", "1", "`batch` is near"),
+            ("local_cpus", "1", "no option to vary"),
+            ("batch", "many", "no value of it"),
+            ("batch", "70000", "no value of it"),
+            ("over", "ipv5", "no value of it"),
+            ("gro", "maybe", "gro"),
+        ] {
+            let error = format!("{:#}", setting.with(name, value).unwrap_err());
+            assert!(error.contains(why), "{error}");
         }
     }
 }

@@ -134,9 +134,11 @@ impl FromStr for Row {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        match text.strip_suffix("-rr") {
-            Some(name) => Self::parse(name, &Word::RR),
-            None => Self::parse(text, &Word::STREAM),
+        match text.split_once("-rr") {
+            Some((name, rest)) if rest.is_empty() || rest.starts_with('@') => {
+                Self::parse(&format!("{name}{rest}"), &Word::RR)
+            }
+            _ => Self::parse(text, &Word::STREAM),
         }
     }
 }
