@@ -160,7 +160,9 @@ macro_rules! message_type {
         #[doc = concat!("Where the fields of a [`", stringify!($name), "`] stand in its message.")]
         pub mod $fields {
             use std::ops::Range;
-            #[allow(unused_imports)]
+            #[allow(unused_imports, reason = "not every message has all of it; words are told of the others")]
+            use super::*;
+            #[allow(unused_imports, reason = "not every message has words of both kinds")]
             use crate::netperf::wire::{body_word, word};
             $( $(#[doc = $doc])* pub const $range_name: Range<usize> = $range; )*
             /// All of them, in order.

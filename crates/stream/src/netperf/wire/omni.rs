@@ -42,7 +42,7 @@ pub const KEEPALIVE: u32 = 0x8000_0000;
 message_type! {
     /// What the client asks for.
     Request, request {
-        /// [`OMNI`](super::kind::OMNI).
+        /// [`OMNI`](crate::netperf::wire::kind::OMNI).
         kind, KIND: u32 = word(0);
         /// The CPU that the server is to run on, or −1.
         cpu, CPU: i32 = word(1);
@@ -122,7 +122,7 @@ message_type! {
 message_type! {
     /// What the server has arranged.
     Response, response {
-        /// [`OMNI_RESPONSE`](super::kind::OMNI_RESPONSE).
+        /// [`OMNI_RESPONSE`](crate::netperf::wire::kind::OMNI_RESPONSE).
         kind, KIND: u32 = word(0);
         /// 0, or why nothing was arranged.
         errno, ERRNO: u32 = word(1);
@@ -176,7 +176,7 @@ message_type! {
 message_type! {
     /// What the server counted, since netperf 2.7.0.
     Results, results {
-        /// See [`results_kind_as_sent`](super::results_kind_as_sent).
+        /// See [`results_kind_as_sent`](crate::netperf::wire::results_kind_as_sent).
         kind, KIND: u32 = word(0);
         /// 0, or what went wrong.
         errno, ERRNO: u32 = word(1);

@@ -6,7 +6,7 @@ use super::{Field, MESSAGE_BYTES, Message, message_type};
 message_type! {
     /// What the client asks for.
     Request, request {
-        /// [`TCP_STREAM`](super::kind::TCP_STREAM).
+        /// [`TCP_STREAM`](crate::netperf::wire::kind::TCP_STREAM).
         kind, KIND: u32 = word(0);
         /// The CPU that the server is to run on, or −1.
         cpu, CPU: i32 = word(1);
@@ -38,7 +38,7 @@ message_type! {
         clean_count, CLEAN_COUNT: i32 = body_word(12);
         /// The port that the server is to take, or 0.
         port, PORT: i32 = body_word(13);
-        /// [`FAMILY_INET`](super::omni::FAMILY_INET) or [`FAMILY_INET6`](super::omni::FAMILY_INET6).
+        /// [`FAMILY_INET`](crate::netperf::wire::omni::FAMILY_INET) or [`FAMILY_INET6`](crate::netperf::wire::omni::FAMILY_INET6).
         ipfamily, IPFAMILY: u32 = body_word(14);
         /// Receive by `aio_read`.
         recv_aio, RECV_AIO: i32 = body_word(15);
@@ -50,7 +50,7 @@ message_type! {
 message_type! {
     /// What the server has arranged.
     Response, response {
-        /// [`TCP_STREAM_RESPONSE`](super::kind::TCP_STREAM_RESPONSE).
+        /// [`TCP_STREAM_RESPONSE`](crate::netperf::wire::kind::TCP_STREAM_RESPONSE).
         kind, KIND: u32 = word(0);
         /// 0, or why nothing was arranged.
         errno, ERRNO: u32 = word(1);
@@ -82,7 +82,7 @@ message_type! {
 message_type! {
     /// What the server counted.
     Results, results {
-        /// See [`results_kind_as_sent`](super::results_kind_as_sent).
+        /// See [`results_kind_as_sent`](crate::netperf::wire::results_kind_as_sent).
         kind, KIND: u32 = word(0);
         /// 0, or what went wrong.
         errno, ERRNO: u32 = word(1);
