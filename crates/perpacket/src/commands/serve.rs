@@ -7,7 +7,7 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use jiff::Zoned;
+use jiff::Timestamp;
 use stream::iperf3;
 use stream::limits::{Halt, Limits, Net};
 use stream::own::Key;
@@ -42,8 +42,7 @@ pub(crate) fn run(args: &ServeArgs) -> Result<Outcome> {
     let on_client = |served: Served| {
         if !args.quiet {
             // A reader that has gone away is no reason to turn clients away.
-            let _ =
-                report::write_stdout(&served_line(&served, &Zoned::now().strftime("%H:%M:%S").to_string()));
+            let _ = report::write_stdout(&served_line(&served, &now()));
         }
         if args.one_off && served.outcome.is_ok() {
             halt.halt();
@@ -62,6 +61,12 @@ pub(crate) fn run(args: &ServeArgs) -> Result<Outcome> {
         served
     })?;
     Ok(Outcome::Good)
+}
+
+/// The time in UTC, to the second.
+fn now() -> String {
+    let now = Timestamp::now().to_string();
+    now.get(..19).map_or_else(|| now.clone(), |second| format!("{second}Z"))
 }
 
 fn limits(args: &ServeArgs) -> Limits {

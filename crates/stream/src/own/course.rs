@@ -84,7 +84,7 @@ impl Course<'_> {
             let mut running = Running::new(self, &parts, handles, told);
             running.get_ready()?;
             self.begin(channel, &parts, &datagrams)?;
-            let finished = running.to_the_end(channel);
+            let finished = running.finish(channel);
             drop(stop);
             finished
         })
@@ -230,7 +230,7 @@ impl<'a, 'scope> Running<'a, 'scope> {
         Ok(())
     }
 
-    fn to_the_end(&mut self, channel: &mut Channel) -> Result<Finished, OwnError> {
+    fn finish(&mut self, channel: &mut Channel) -> Result<Finished, OwnError> {
         self.began = Instant::now();
         channel.heard = self.began;
         while !self.is_finished() {
