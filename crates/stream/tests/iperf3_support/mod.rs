@@ -1,5 +1,5 @@
 //! What the tests of iperf3's protocol share: a server of ours, one of iperf3's, and its client.
-#![allow(dead_code, unreachable_pub, clippy::unwrap_used)]
+#![allow(dead_code, unreachable_pub, clippy::print_stderr, clippy::unwrap_used)]
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpListener};
@@ -22,7 +22,7 @@ pub fn has_iperf3(test: &str) -> bool {
             std::env::var_os("PERPACKET_REQUIRE_IPERF3").is_none(),
             "{test} needs iperf3, and PERPACKET_REQUIRE_IPERF3 is set"
         );
-        writeln!(std::io::stderr(), "SKIPPED {test}: iperf3 is not in PATH").unwrap();
+        eprintln!("SKIPPED {test}: iperf3 is not in PATH");
     }
     there
 }
