@@ -114,7 +114,7 @@ fn listener(plan: &Plan, server: &Home<'_>) -> Result<TcpListener> {
 }
 
 fn tcp_socket(plan: &Plan, options: &SocketOptions, address: SocketAddr) -> Result<OwnedFd> {
-    let socket = socket::tcp(address.is_ipv6(), plan.transport == Transport::Mptcp)?;
+    let socket = socket::stream(address, plan.transport == Transport::Mptcp)?;
     prepare::apply(options, &socket, plan.transport)?;
     Ok(socket)
 }
