@@ -162,7 +162,7 @@ verb_structure() {
         'crates/(linux|lab|traffic|datapath|stream|perpacket)/|bench/' || broken=1
     forbid 'statistics inside the reports' \
         'measure::(calibrate|cluster|foil|holm|marginal|order|paired|sequential|sign|warmup)|\b(median|robust_sd|hodges_lehmann|quantile)\(' \
-        'crates/(measure|linux|lab|stream|traffic|template|ebpf)/|crates/perpacket/src/([a-z]+\.rs|alloc/|commands/|flows/|pairs/|rig/|paths/|streams/)|bench/' || broken=1
+        'crates/(measure|linux|lab|stream|traffic|template|ebpf)/|crates/perpacket/src/([a-z]+\.rs|alloc/|commands/|flows/|pairs/|rig/|paths/|search/|streams/)|bench/' || broken=1
     check_lengths || broken=1
     [ $broken = 0 ] && say 'the structure is as ARCHITECTURE.md says'
 }

@@ -1,7 +1,7 @@
 //! What the tests of iperf3's protocol share: a server of ours, one of iperf3's, and its client.
 #![allow(dead_code, unreachable_pub, clippy::print_stderr, clippy::unwrap_used)]
 
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader};
 use std::net::{SocketAddr, TcpListener};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
