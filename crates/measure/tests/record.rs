@@ -141,6 +141,7 @@ fn summary() -> Summary {
             sender: Some(SenderBound { not_offered_pps: 2e6, offered_pps: None, achieved_pps: 1.5e6 }),
             ..SearchRow::default()
         }],
+        streams: Some(Streams::default()),
         stopped: Some("time up".to_owned()),
         extra: Extra::new(),
     }

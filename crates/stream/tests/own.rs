@@ -152,7 +152,9 @@ fn both_ends_tell_of_periods_while_it_runs() {
     let server = Running::own(Limits::default());
     let (own, theirs) = (AtomicU32::new(0), AtomicU32::new(0));
     let halt = Halt::new();
-    let count = |counter: &AtomicU32| drop(counter.fetch_add(1, Ordering::Relaxed));
+    let count = |counter: &AtomicU32| {
+        counter.fetch_add(1, Ordering::Relaxed);
+    };
     let (on_interval, on_server_interval) = (|_: &_| count(&own), |_: &_| count(&theirs));
     let asking = Asking {
         interval: Some(Duration::from_millis(100)),
@@ -298,7 +300,9 @@ fn silence_is_ended_whatever_was_said_before() {
 fn while_it_runs(server: &Running, then: impl FnOnce(&Halt)) -> Result<Exchanged, OwnError> {
     let endless = plan(Transport::Tcp, bulk(Direction::Both), Until::Time(Duration::from_secs(600)));
     let (halt, intervals, address) = (Halt::new(), AtomicU32::new(0), server.address());
-    let on_interval = |_: &_| drop(intervals.fetch_add(1, Ordering::Relaxed));
+    let on_interval = |_: &_| {
+        intervals.fetch_add(1, Ordering::Relaxed);
+    };
     let interval = Some(Duration::from_millis(20));
     let asking = Asking { interval, on_interval: Some(&on_interval), ..Asking::new(&halt) };
     thread::scope(|scope| {

@@ -9,7 +9,7 @@ use super::{OutputArgs, parse_duration};
 #[derive(Debug, Args)]
 pub(crate) struct StreamArgs {
     /// What is sent: tcp, sendfile, maerts (the other end sends), bidir, udp; each may say the bytes of a
-    /// call or message, as udp@64 [default: sendfile@16384 tcp@16384 udp@65507 udp@64 udp@128 udp@1024]
+    /// call or message, as udp@64 (default: sendfile@16384 tcp@16384 udp@65507 udp@64 udp@128 udp@1024)
     #[arg(value_name = "WORK")]
     pub(crate) work: Vec<String>,
     #[command(flatten)]
