@@ -1,5 +1,5 @@
 //! What the tests of iperf3's protocol share: a server of ours, one of iperf3's, and its client.
-#![allow(dead_code, clippy::unwrap_used)]
+#![allow(dead_code, unreachable_pub, clippy::unwrap_used)]
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpListener};
