@@ -18,7 +18,7 @@ use super::wire::{self, Cookie, RESULTS_BYTES_MAX, State};
 use crate::engine::{self, Control, End, Endpoint, EngineError, Flow, Marks, Role, prepare};
 use crate::limits::Halt;
 use crate::outcome::{Exchanged, Interval, Side};
-use crate::plan::{Direction, Plan, Transport, Until, Work};
+use crate::plan::{Direction, Pace, Plan, Transport, Until, Work};
 
 /// How often the control connection is left alone while a test runs.
 const LOOK: Duration = Duration::from_millis(50);
@@ -28,6 +28,8 @@ const LOOK_AT_END: Duration = Duration::from_millis(2);
 const QUIET: Duration = Duration::from_millis(20);
 /// What is under way when a test ends is waited for this long at most.
 const TAIL: Duration = Duration::from_secs(5);
+/// So long after the last datagram of an amount those that are missing are taken for lost.
+const MISSING: Duration = Duration::from_secs(1);
 /// After this long without a reply a hello is taken for lost. It is long, because a server of iperf3 takes a second one for
 /// data.
 const HELLO_AGAIN: Duration = Duration::from_secs(2);
@@ -374,7 +376,8 @@ impl<'a> Client<'a> {
     fn watch(&self, control: &Control, sending: &[TcpStream]) -> Result<(), ClientError> {
         control.begin();
         let began = Instant::now();
-        while !self.is_done(control, began) {
+        let mut moved = (0, began);
+        while !self.is_done(control, began, &mut moved) {
             if let Some(state) = self.wire(self.line.poll_state(self.look(began)))? {
                 return Err(self.refused(state, "nothing from the server while a test runs"));
             }
@@ -406,8 +409,9 @@ impl<'a> Client<'a> {
         }
     }
 
-    /// Whether the test is to end: senders end by themselves, what is received has to be enough.
-    fn is_done(&self, control: &Control, began: Instant) -> bool {
+    /// Whether the test is to end: senders end by themselves, what is received has to be enough. `moved` are the bytes so far,
+    /// and since when.
+    fn is_done(&self, control: &Control, began: Instant, moved: &mut (u64, Instant)) -> bool {
         if control.is_over() {
             return true;
         }
@@ -420,16 +424,33 @@ impl<'a> Client<'a> {
             Until::Bytes(bytes) => bytes,
             Until::Units(units) => units.saturating_mul(self.plan.send_bytes.into()),
         };
+        if bytes != moved.0 {
+            *moved = (bytes, Instant::now());
+        }
         match direction {
             Direction::ToServer => false,
-            Direction::ToClient => bytes >= amount,
-            Direction::Both => bytes >= amount.saturating_mul(2),
+            Direction::ToClient => bytes >= amount || self.rest_is_lost(*moved),
+            Direction::Both => bytes >= amount.saturating_mul(2) || self.rest_is_lost(*moved),
         }
+    }
+
+    /// Whether what is missing of an amount of datagrams cannot be under way any more: the server, which has sent all of it, has
+    /// no word for that.
+    fn rest_is_lost(&self, (bytes, since): (u64, Instant)) -> bool {
+        let bits_per_second = match self.plan.pace {
+            Some(Pace::Kernel { bits_per_second } | Pace::Spread { bits_per_second }) => bits_per_second,
+            _ => u64::MAX,
+        };
+        let gap = f64::from(self.plan.send_bytes) * 8.0 / bits_per_second.max(1) as f64;
+        self.plan.transport == Transport::Udp
+            && bytes > 0
+            && since.elapsed() > MISSING + self.round_trip
+            && since.elapsed().as_secs_f64() > gap * 4.0
     }
 
     /// Waits until the other kernel has what was sent: iperf3's server stops reading when it is told of the end.
     fn wait_for_tail(&self, sending: &[TcpStream]) {
-        let deadline = Instant::now() + TAIL;
+        let deadline = Instant::now() + TAIL.min(self.patience);
         let is_under_way = |stream: &TcpStream| socket::unacknowledged(stream).is_ok_and(|bytes| bytes > 0);
         while sending.iter().any(is_under_way) && Instant::now() < deadline {
             std::thread::sleep(Duration::from_millis(1));
