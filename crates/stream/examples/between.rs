@@ -5,6 +5,8 @@
 //! FILE (`/run/netns/NAME`). Needs CAP_SYS_ADMIN. It prints bytes, messages and seconds of the end that received, or transactions
 //! and seconds of the end that asked.
 
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "that is what it is for")]
+
 use std::error::Error;
 use std::fs::File;
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
