@@ -108,7 +108,6 @@ fn a_slow_test_has_results() {
 
 /// A server hangs while it prints (iperf3 #1735): whoever is slow to take intervals delays neither data nor results.
 #[test]
-#[ignore = "takes longer than it should: to be looked at"]
 fn slow_printing_stops_nothing() {
     let server = Running::own(Limits::default());
     let halt = Halt::new();
@@ -133,7 +132,7 @@ fn slow_printing_stops_nothing() {
 /// A server reports 0.00 for ever after its client has vanished (iperf3 #1986): it forgets it within its limit, with no end of
 /// connection to be seen, over UDP too.
 #[test]
-#[ignore = "takes longer than it should: to be looked at"]
+#[ignore = "fails: a client of UDP whose path dies is still held after 20 s"]
 fn a_client_that_vanishes_is_forgotten() {
     let ours = Ours::with_limits(impatient());
     for direction in [Direction::ToServer, Direction::ToClient] {
@@ -264,7 +263,6 @@ fn a_document_is_one_value_whatever_the_server_printed() {
 
 /// What a frame has behind its JSON is an error and no silence (iperf3 #1143, from the other end).
 #[test]
-#[ignore = "takes longer than it should: to be looked at"]
 fn text_behind_results_is_an_error() {
     let mut told = results(1000).to_string().into_bytes();
     told.extend(b"iperf Done.");
