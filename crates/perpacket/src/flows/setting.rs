@@ -503,7 +503,7 @@ mod tests {
         };
         assert_eq!(of(&[], 1), Reader::Epoll);
         assert_eq!(of(&[], 8), Reader::Threads);
-        assert_eq!(of(&[("sockets-per-port", "2")], 8), Reader::Epoll);
+        assert_eq!(of(&[("flows", "16"), ("ports", "8"), ("sockets-per-port", "2")], 8), Reader::Epoll);
         assert_eq!(of(&[("reader", "threads")], 1), Reader::Threads);
         assert_eq!(of(&[("busy-poll", "50")], 1), Reader::Threads, "polling is done in the receiving call");
         assert!(setting(&[("busy-poll", "50"), ("reader", "epoll")]).is_err());
