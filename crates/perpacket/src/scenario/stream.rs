@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use stream::plan::{Giving, Plan, Taking};
 
 use super::{SCHEMA, TIME_S, keys_of, read};
-use crate::streams::{Over, Row, StreamSetting};
+use crate::streams::{Over, Protocol, Remote, Row, StreamSetting};
 
 /// What the job is called in a scenario.
 pub(crate) const STREAM_JOB: &str = "stream";
@@ -48,12 +48,19 @@ pub(crate) struct StreamMeasurement {
     /// Seconds of each interval; none: there are none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) interval_s: Option<f64>,
+    /// Whether CPU time is accounted for.
+    #[serde(default = "yes")]
+    pub(crate) cpu: bool,
     /// Runs of each row, where no confidence says how many.
     #[serde(default = "one")]
     pub(crate) runs: u32,
     /// How well means are to be known; none: there are `runs`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) confidence: Option<Wanted>,
+}
+
+fn yes() -> bool {
+    true
 }
 
 fn one() -> u32 {
@@ -121,7 +128,10 @@ impl Streams {
         }
         ensure!((1..=MAX_RUNS).contains(&m.runs), "runs = {}: 1 to {MAX_RUNS} are possible", m.runs);
         self.setting.check()?;
-        self.plans()?;
+        let plans = self.plans()?;
+        if let Some(remote) = &self.setting.remote {
+            remote.check(self.setting.over, &plans)?;
+        }
         Ok(self)
     }
 }
@@ -149,12 +159,20 @@ fn known_keys() -> BTreeSet<String> {
             rate: Some(1.0),
             giving: Some(Giving::Copy),
             taking: Taking::Copy,
+            remote: Some(Remote {
+                host: String::new(),
+                protocol: Protocol::Own,
+                key: Some("".into()),
+                user: Some(String::new()),
+                rsa_key: Some("".into()),
+            }),
             ..StreamSetting::default()
         },
         measurement: StreamMeasurement {
             time_s: 1.0,
             omit_s: 0.0,
             interval_s: Some(1.0),
+            cpu: true,
             runs: 1,
             confidence: Wanted::new(0.99, 0.05, 3, 10).ok(),
         },

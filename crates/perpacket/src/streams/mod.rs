@@ -10,10 +10,12 @@
 mod arrange;
 mod figures;
 mod local;
+mod remote;
 mod setting;
 mod sockets;
 mod work;
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -24,6 +26,7 @@ use stream::outcome::Interval;
 use stream::plan::{Ends, Plan, Transport, Work};
 
 use crate::cli::OutputArgs;
+use crate::cli::stream::Format;
 use crate::ledger;
 use crate::progress::Progress;
 use crate::recorder::Recorder;
@@ -35,8 +38,10 @@ use crate::{doctor, environment};
 
 use arrange::{Arranged, Arranging, Asked};
 use local::Local;
+use remote::Host;
 
 pub(crate) use figures::{KindOf, Quantity, RowResult, RunFigures, Way};
+pub(crate) use remote::{Protocol, Remote, read_key};
 pub(crate) use setting::{Over, StreamSetting};
 pub(crate) use work::{Row, Word};
 
@@ -47,6 +52,10 @@ const WHOLE_BYTES: u32 = 1452;
 pub(crate) struct StreamsResult<'a> {
     pub(crate) scenario: &'a Streams,
     pub(crate) rows: Vec<RowResult>,
+    /// Those of the rows.
+    pub(crate) plans: Vec<Plan>,
+    /// How the end that answers is called, and its address; none over UNIX sockets.
+    pub(crate) answering: Option<(String, SocketAddr)>,
     /// Of rows whose datagrams are accounted for, each with its row.
     pub(crate) ledgers: Vec<(usize, Ledger)>,
     pub(crate) interrupted: bool,
@@ -58,24 +67,34 @@ struct Job<'a> {
     scenario: &'a Streams,
     plans: Vec<Plan>,
     cpus: Ends<Vec<usize>>,
+    format: Format,
     stop: Stop,
 }
 
 /// Runs what the scenario says, and reports.
-pub(crate) fn run(scenario: &Streams, output: &OutputArgs) -> Result<Outcome> {
+pub(crate) fn run(scenario: &Streams, format: Format, output: &OutputArgs) -> Result<Outcome> {
     let plans = scenario.plans()?;
-    local::check(&plans)?;
-    if scenario.setting.over != Over::Unix {
+    let is_local = scenario.setting.remote.is_none();
+    local::check(&plans, if is_local { 2 } else { 1 })?;
+    if is_local && scenario.setting.over != Over::Unix {
         session::enter_own_network()
             .context("make a network namespace without root; run as root, or allow user namespaces")?;
     }
     let setting = &scenario.setting;
-    let cpus = Ends { client: setting.local_cpus.clone(), server: setting.remote_cpus.clone() };
-    let job = Job { scenario, plans, cpus, stop: Stop::listen()? };
+    // Each of two hosts has all its CPUs to itself.
+    let cpus = match is_local {
+        true => Ends { client: setting.local_cpus.clone(), server: setting.remote_cpus.clone() },
+        false => Ends::default(),
+    };
+    let job = Job { scenario, plans, cpus, format, stop: Stop::listen()? };
     let mut recorder = job.start_record(output)?;
     let steal = environment::steal_ticks();
     let outcome = job.measure(&mut recorder, output).and_then(|result| {
-        let text = report::streams_text(&result, output.verbose);
+        let text = match format {
+            Format::Table => report::streams_text(&result, output.verbose),
+            Format::Netperf => report::netperf_columns(&result),
+            Format::Iperf3 => report::iperf3_json(&result)?,
+        };
         recorder.summary(Summary { streams: Some(result.recorded.clone()), ..Summary::default() })?;
         if report::prints_text(output.json.as_deref()) {
             report::write_stdout(&text)?;
@@ -89,11 +108,17 @@ impl<'a> Job<'a> {
     fn measure(&self, recorder: &mut Recorder, output: &OutputArgs) -> Result<StreamsResult<'a>> {
         let scenario = self.scenario;
         let wanted = scenario.measurement.confidence;
-        let mut arranging = Arranging::Local(Local::build(scenario.setting.over)?);
+        let setting = &scenario.setting;
+        let mut arranging = match &setting.remote {
+            None => Arranging::Local(Local::build(setting.over)?),
+            Some(remote) => Arranging::Host(Box::new(Host::find(remote, setting.over)?)),
+        };
         let mut progress = Progress::new(output);
         let mut result = StreamsResult {
             scenario,
             rows: Vec::new(),
+            plans: self.plans.clone(),
+            answering: arranging.answering(),
             ledgers: Vec::new(),
             interrupted: false,
             recorded: Recorded::default(),
@@ -104,9 +129,16 @@ impl<'a> Job<'a> {
                 let run = result.rows[index].runs.len();
                 let share = index as f64 / self.plans.len() as f64;
                 progress.show(share, &format!("{row}, run {}", run + 1));
-                let arranged = self
-                    .run_once(&mut arranging, row, plan, output)
-                    .with_context(|| format!("run {} of {row}", run + 1))?;
+                let arranged = match self.run_once(&mut arranging, row, plan, output) {
+                    // What the other end does not hear to its end is no run.
+                    Err(_) if self.stop.asked() => {
+                        progress.clear();
+                        result.rows.retain(|row| !row.runs.is_empty());
+                        result.interrupted = true;
+                        return Ok(result);
+                    }
+                    arranged => arranged.with_context(|| format!("run {} of {row}", run + 1))?,
+                };
                 self.keep(&mut result, index, arranged, recorder, output)?;
                 if self.stop.asked() {
                     progress.clear();
@@ -127,13 +159,14 @@ impl<'a> Job<'a> {
         output: &OutputArgs,
     ) -> Result<Arranged> {
         let on_interval = |interval: &Interval| {
-            if !output.quiet {
+            if !output.quiet && self.format == Format::Table {
                 report::write_stderr(&report::interval_line(row, interval));
             }
         };
         arranging.exchange(&Asked {
             plan,
             interval: self.scenario.measurement.interval_s.map(Duration::from_secs_f64),
+            cpu: self.scenario.measurement.cpu,
             on_interval: &on_interval,
             stop: &self.stop,
         })
@@ -149,7 +182,7 @@ impl<'a> Job<'a> {
         output: &OutputArgs,
     ) -> Result<()> {
         let (plan, row) = (&self.plans[index], &mut result.rows[index]);
-        let Arranged { exchanged, grown } = arranged;
+        let Arranged { exchanged, beside, grown } = arranged;
         let repetition = row.runs.len() as u32;
         let figures = RunFigures::of(plan, &self.cpus, &exchanged);
         for said in exchanged.client.warnings.iter().chain(&exchanged.server.warnings) {
@@ -166,7 +199,7 @@ impl<'a> Job<'a> {
             server: serde_json::to_value(&exchanged.server)?,
             ..StreamRun::default()
         };
-        row.add(figures, exchanged);
+        row.add(figures, exchanged, beside);
         let means = StreamRow {
             variant: index as u16,
             runs: row.runs.len() as u32,
@@ -196,7 +229,7 @@ impl<'a> Job<'a> {
         let is_counted = plan.transport == Transport::Udp && plan.omit.is_zero();
         let (Work::Bulk { .. }, true, [way]) = (plan.work, is_counted, &run.ways[..]) else { return None };
         let found = way.datagrams?;
-        let sent = Count { packets: way.sent.messages, seen_by: "given to the kernel".into() };
+        let sent = Count { packets: way.sent?.messages, seen_by: "given to the kernel".into() };
         let mut book = Ledger::new(&row.to_string(), None, sent);
         book.received.push(Count { packets: found.received, seen_by: "read, each number once".into() });
         ledger::add_counters(&mut book, grown?, &[]);
@@ -217,7 +250,7 @@ impl<'a> Job<'a> {
         let variants = scenario.work.iter().map(|row| Variant {
             name: row.to_string(),
             path: scenario.job.clone(),
-            ingress: Some(scenario.setting.over.to_string()),
+            ingress: Some(scenario.setting.between()),
             ..Variant::default()
         });
         let cpu = self.cpus.client.first().copied().unwrap_or_default();
@@ -230,7 +263,8 @@ impl<'a> Job<'a> {
         );
         if !output.quiet {
             let mut text = report::streams_opening(scenario, &head, output.verbose)?;
-            if let (true, Some(plan)) = (output.verbose, Local::plan(scenario.setting.over)) {
+            let in_a_lab = output.verbose && scenario.setting.remote.is_none();
+            if let (true, Some(plan)) = (in_a_lab, Local::plan(scenario.setting.over)) {
                 text += &format!("lab\n{plan}\n");
             }
             report::write_stderr(&text);

@@ -11,6 +11,7 @@ use stream::plan::{
     Direction, Ends, Giving, Pace, Plan, SocketOptions, Taking, Threads, Transport, Until, Work,
 };
 
+use super::remote::Remote;
 use super::work::{MAX_CALL_BYTES, MAX_DATAGRAM_BYTES, Row, Word};
 use crate::scenario::StreamMeasurement;
 
@@ -64,6 +65,9 @@ pub(crate) struct StreamSetting {
     pub(crate) request: u32,
     pub(crate) response: u32,
     pub(crate) outstanding: u32,
+    /// Where the other end is; none: on this machine.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) remote: Option<Remote>,
 }
 
 impl Default for StreamSetting {
@@ -95,11 +99,12 @@ impl Default for StreamSetting {
             request: 1,
             response: 1,
             outstanding: 1,
+            remote: None,
         }
     }
 }
 
-/// What lies between both ends on one machine.
+/// What lies between both ends: where there is no host, on this machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Over {
@@ -122,6 +127,13 @@ impl fmt::Display for Over {
 }
 
 impl StreamSetting {
+    /// What lies between both ends, for a sentence.
+    pub(crate) fn between(&self) -> String {
+        let Some(remote) = &self.remote else { return self.over.to_string() };
+        let network = if self.over == Over::Ipv6 { "IPv6" } else { "IPv4" };
+        format!("{network} to {}, by {}", remote.host, remote.protocol.words())
+    }
+
     /// The plan of a row.
     ///
     /// # Errors
