@@ -95,7 +95,7 @@ pub(crate) fn run(scenario: &Flows, svg: Option<&Path>, output: &OutputArgs) -> 
         }
         Ok(result.outcome())
     });
-    for warning in session::give_back(expedited) {
+    if let Some(warning) = session::give_back(expedited) {
         recorder.warn(warning)?;
     }
     session::finish(recorder, outcome, &job.stop, steal, output)

@@ -96,7 +96,7 @@ pub(crate) fn run(scenario: &Search, svg: Option<&Path>, output: &OutputArgs) ->
         }
         Ok(judge(&searched, scenario.runs, !notes.is_empty()))
     });
-    for warning in session::give_back(expedited) {
+    if let Some(warning) = session::give_back(expedited) {
         recorder.warn(warning)?;
     }
     session::finish(recorder, outcome, &stop, steal, output)

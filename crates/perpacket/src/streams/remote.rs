@@ -37,12 +37,13 @@ const PASSWORD: &str = "IPERF3_PASSWORD";
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Protocol {
-    /// Of `perpacket serve`.
+    // Comments of variants that are documentation would be in the help, and make it twice as long.
+    // Of `perpacket serve`.
     #[default]
     Own,
-    /// Of netserver 2.7.0 or later, and of `perpacket serve`.
+    // Of netserver 2.7.0 or later, and of `perpacket serve`.
     Netperf,
-    /// Of `iperf3 -s`, and of `perpacket serve`.
+    // Of `iperf3 -s`, and of `perpacket serve`.
     Iperf3,
 }
 

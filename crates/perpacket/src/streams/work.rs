@@ -149,8 +149,9 @@ impl FromStr for Row {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        match text.strip_suffix("-rr") {
-            Some(name) => Self::parse(name, &Word::RR),
+        let (word, bytes) = text.split_at(text.find('@').unwrap_or(text.len()));
+        match word.strip_suffix("-rr") {
+            Some(name) => Self::parse(&format!("{name}{bytes}"), &Word::RR),
             None => Self::parse(text, &Word::STREAM),
         }
     }
