@@ -46,7 +46,7 @@ pub(crate) fn check(cell: &Cell) -> Result<()> {
 
 /// Locks and queues are met only by what is sent.
 fn check_sending(path: PathName, setting: &Setting) -> Result<()> {
-    let sends = matches!(path, PathName::DatapathDummy | PathName::DatapathForward);
+    let sends = sends(path);
     let nothing_sent = "its packets end before anything is sent; use datapath:dummy or datapath:forward";
     ensure!(
         sends || setting.lock == Setting::default().lock,
@@ -69,6 +69,10 @@ fn check_sending(path: PathName, setting: &Setting) -> Result<()> {
     Ok(())
 }
 
+fn sends(path: PathName) -> bool {
+    matches!(path, PathName::DatapathDummy | PathName::DatapathForward)
+}
+
 /// Refuses an allocator that no buffer of these cells comes from.
 pub(crate) fn check_memory(cells: &[Cell], vary: Factor) -> Result<()> {
     let asked = |cell: &&Cell| vary == Factor::Alloc || cell.setting.alloc != Setting::default().alloc;
@@ -86,7 +90,7 @@ pub(crate) fn check_memory(cells: &[Cell], vary: Factor) -> Result<()> {
 pub(crate) fn check_contention(cells: &[Cell], vary: Factor) -> Result<()> {
     let locks_one = |cell: &Cell| cell.setting.threads == 1 && cell.setting.lock != super::Lock::None;
     ensure!(
-        vary != Factor::Lock || !cells.iter().all(|cell| cell.path.is_datapath() && locks_one(cell)),
+        vary != Factor::Lock || !cells.iter().all(|cell| sends(cell.path) && locks_one(cell)),
         "lock = device against queue with threads = 1: a lone thread finds either of them free, and does the same with both; use \
          --threads 2, or --vary lock=none,queue for what a free lock costs"
     );
