@@ -1,10 +1,12 @@
 //! Arguments of `perpacket stream` and `perpacket rr`.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 
 use super::{OutputArgs, parse_duration};
+use crate::streams::Protocol;
 
 #[derive(Debug, Args)]
 pub(crate) struct StreamArgs {
@@ -83,11 +85,25 @@ pub(crate) struct CommonArgs {
     #[command(flatten)]
     pub(crate) sockets: SocketArgs,
     #[command(flatten)]
+    pub(crate) host: HostArgs,
+    #[command(flatten)]
     pub(crate) place: PlaceArgs,
     #[command(flatten)]
     pub(crate) repeat: RepeatArgs,
+    /// How results are printed: as tables, in netperf's columns (of works that netperf has), or as iperf3's
+    /// JSON (of one run of one work)
+    #[arg(long, value_name = "FORMAT", value_enum, default_value = "table", help_heading = "Output")]
+    pub(crate) format: Format,
     #[command(flatten)]
     pub(crate) output: OutputArgs,
+}
+
+/// How results are printed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Format {
+    Table,
+    Netperf,
+    Iperf3,
 }
 
 /// Options of the sockets of both ends.
@@ -133,6 +149,28 @@ pub(crate) struct SocketArgs {
     pub(crate) rate: Option<f64>,
 }
 
+/// Where the other end is.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "The other end")]
+pub(crate) struct HostArgs {
+    /// Host on which a server listens (see perpacket serve): test traffic goes there, as fast as it goes, over
+    /// whatever lies between [default: the other end is on this machine, and nothing leaves it]
+    #[arg(long, value_name = "HOST[:PORT]", conflicts_with = "unix")]
+    pub(crate) host: Option<String>,
+    /// Protocol by which it is asked: own (perpacket serve), netperf (netserver 2.7.0 or later), iperf3 (iperf3 -s)
+    #[arg(long, value_name = "NAME", value_enum, default_value = "own", requires = "host")]
+    pub(crate) protocol: Protocol,
+    /// File with the key of a server that has one, 64 hexadecimal digits (own)
+    #[arg(long, value_name = "FILE", requires = "host")]
+    pub(crate) key: Option<PathBuf>,
+    /// Who this is, for a server of iperf3 that wants to know; the password is in IPERF3_PASSWORD
+    #[arg(long, value_name = "NAME", requires_all = ["host", "rsa_key"])]
+    pub(crate) user: Option<String>,
+    /// File with the public RSA key of that server, as PEM
+    #[arg(long, value_name = "FILE", requires = "user")]
+    pub(crate) rsa_key: Option<PathBuf>,
+}
+
 /// Where both ends are.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Where both ends run")]
@@ -147,7 +185,7 @@ pub(crate) struct PlaceArgs {
     #[arg(long)]
     pub(crate) unix: bool,
     /// CPU of this end and of the other one, as -T 0,1, or none [default: with one flow the last two
-    /// allowed, with more none]
+    /// allowed, with more, or with --host, none]
     #[arg(short = 'T', long = "pin", value_name = "LOCAL,REMOTE", conflicts_with = "cpus")]
     pub(crate) pin: Option<String>,
     /// CPUs of the threads of this end and of the other one, as 0-3/4-7
@@ -171,6 +209,9 @@ pub(crate) struct RepeatArgs {
     /// Say what was moved in each period of a run
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     pub(crate) interval: Option<Duration>,
+    /// Leave CPU time out
+    #[arg(long)]
+    pub(crate) no_cpu: bool,
     /// Runs of each work, all of which count
     #[arg(long, value_name = "N", conflicts_with_all = ["confidence", "iterations"])]
     pub(crate) runs: Option<u32>,

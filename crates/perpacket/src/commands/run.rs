@@ -7,6 +7,7 @@ use anyhow::{Context, Result};
 
 use super::{ab, alloc, path};
 use crate::cli::RunArgs;
+use crate::cli::stream::Format;
 use crate::device;
 use crate::flows;
 use crate::generate;
@@ -32,7 +33,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<Outcome> {
         AnyScenario::Datapath(scenario) => device::run(&scenario, &args.output),
         AnyScenario::Flows(scenario) => flows::run(&scenario, None, &args.output),
         AnyScenario::Search(scenario) => search::run(&scenario, None, &args.output),
-        AnyScenario::Streams(scenario) => streams::run(&scenario, &args.output),
+        AnyScenario::Streams(scenario) => streams::run(&scenario, Format::Table, &args.output),
         AnyScenario::Allocate(scenario) => alloc::compare(&scenario, None, &args.output),
     }
 }

@@ -1,8 +1,6 @@
 //! `perpacket serve`: listens for clients of perpacket, netperf and iperf3 until it is told to end.
 
-use std::fs;
 use std::net::{IpAddr, SocketAddr, TcpListener};
-use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
@@ -16,6 +14,7 @@ use stream::serve::{Iperf3, Netperf, Own, Protocol, Served, Server, listen};
 use crate::cli::serve::{Door, ServeArgs};
 use crate::report::{self, Outcome, served_line, serving_opening};
 use crate::stop::Stop;
+use crate::streams;
 
 /// How often it is looked whether a signal came.
 const LOOK: Duration = Duration::from_millis(50);
@@ -30,7 +29,7 @@ pub(crate) fn run(args: &ServeArgs) -> Result<Outcome> {
         "--port off --netperf off --iperf3 off: there is nothing left to serve"
     );
     let limits = limits(args);
-    let key = args.key.as_deref().map(read_key).transpose()?;
+    let key = args.key.as_deref().map(streams::read_key).transpose()?;
     let stop = Stop::listen()?;
     let halt = Halt::new();
     let mut doors = Vec::new();
@@ -90,11 +89,6 @@ fn own_addresses(bind: &[IpAddr]) -> Vec<Net> {
         own.filter_map(|&ip| Net::new(ip, if ip.is_ipv4() { 32 } else { 128 }).ok()).collect();
     nets.extend(own);
     nets
-}
-
-fn read_key(file: &Path) -> Result<Key> {
-    let text = fs::read_to_string(file).with_context(|| format!("read the key in {}", file.display()))?;
-    text.parse().with_context(|| format!("the key in {}", file.display()))
 }
 
 /// Opens the doors at one address.

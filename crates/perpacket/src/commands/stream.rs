@@ -1,15 +1,15 @@
 //! `perpacket stream` and `perpacket rr`: from arguments to a scenario.
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use linux::cpu;
 use measure::confidence::Wanted;
 use stream::plan::{Giving, Taking};
 
-use crate::cli::stream::{CommonArgs, GivingWord, RrArgs, StreamArgs, TakingWord};
-use crate::report::Outcome;
+use crate::cli::stream::{CommonArgs, Format, GivingWord, HostArgs, RrArgs, StreamArgs, TakingWord};
+use crate::report::{self, Outcome};
 use crate::scenario::{RR_JOB, SCHEMA, STREAM_JOB, StreamCompare, StreamMeasurement, Streams};
 use crate::session::fresh_seed;
-use crate::streams::{self, Over, Row, StreamSetting, Word};
+use crate::streams::{self, Over, Remote, Row, StreamSetting, Word};
 
 /// Rows where no work is named: a table that netperf's users know.
 const STREAM_ROWS: [&str; 6] = ["sendfile@16384", "tcp@16384", "udp@65507", "udp@64", "udp@128", "udp@1024"];
@@ -23,12 +23,57 @@ const COMPARED_RUNS: u32 = 5;
 
 /// `perpacket stream`.
 pub(crate) fn stream(args: &StreamArgs) -> Result<Outcome> {
-    streams::run(&stream_scenario(args)?, &args.common.output)
+    run(&stream_scenario(args)?, &args.common)
 }
 
 /// `perpacket rr`.
 pub(crate) fn rr(args: &RrArgs) -> Result<Outcome> {
-    streams::run(&rr_scenario(args)?, &args.common.output)
+    run(&rr_scenario(args)?, &args.common)
+}
+
+fn run(scenario: &Streams, args: &CommonArgs) -> Result<Outcome> {
+    check_format(scenario, args)?;
+    streams::run(scenario, args.format, &args.output)
+}
+
+/// Refuses what a format has no words for.
+fn check_format(scenario: &Streams, args: &CommonArgs) -> Result<()> {
+    let (format, setting) = (args.format, &scenario.setting);
+    if format == Format::Table {
+        return Ok(());
+    }
+    let name = if format == Format::Netperf { "netperf" } else { "iperf3" };
+    ensure!(
+        report::prints_text(args.output.json.as_deref()),
+        "--format {name} and --json -: both want standard output; give --json a file"
+    );
+    ensure!(
+        scenario.compare.is_none(),
+        "--format {name} and --vary: it has no words for two settings; leave one of them out"
+    );
+    ensure!(
+        setting.over != Over::Unix,
+        "--format {name} and --unix: it has no words for UNIX sockets; leave one of them out"
+    );
+    if format == Format::Netperf {
+        let unknown = scenario.work.iter().find(|row| row.work.netperf().is_none());
+        if let Some(row) = unknown {
+            bail!("--format netperf: netperf has no columns for {row}; leave it out, or use another format");
+        }
+        return Ok(());
+    }
+    ensure!(!scenario.is_rr(), "--format iperf3: iperf3 has no transactions; use --format netperf or table");
+    ensure!(
+        scenario.work.len() == 1,
+        "--format iperf3: its JSON is of one test, and these are {}; name one work",
+        scenario.work.len()
+    );
+    let m = &scenario.measurement;
+    ensure!(
+        m.runs == 1 && m.confidence.is_none(),
+        "--format iperf3: its JSON is of one run; leave --runs, -I and -i out"
+    );
+    Ok(())
 }
 
 fn stream_scenario(args: &StreamArgs) -> Result<Streams> {
@@ -75,7 +120,8 @@ fn scenario(job: &str, work: Vec<Row>, setting: StreamSetting, args: &CommonArgs
         measurement: StreamMeasurement {
             time_s: repeat.time.as_secs_f64(),
             omit_s: repeat.omit.unwrap_or_default().as_secs_f64(),
-            interval_s: repeat.interval.map(|interval| interval.as_secs_f64()),
+            interval_s: interval(args),
+            cpu: !repeat.no_cpu,
             runs: repeat.runs.unwrap_or(if repeat.vary.is_some() { COMPARED_RUNS } else { 1 }),
             confidence: confidence(repeat.confidence.as_deref(), repeat.iterations.as_deref())?,
             seed: match (&repeat.vary, repeat.seed) {
@@ -97,6 +143,13 @@ fn compare(text: &str) -> Result<StreamCompare> {
     Ok(StreamCompare { vary: vary.into(), a: a.into(), b: b.into() })
 }
 
+/// iperf3 has periods of a second unless told otherwise.
+fn interval(args: &CommonArgs) -> Option<f64> {
+    let (asked, time) = (args.repeat.interval, args.repeat.time.as_secs_f64());
+    let usual = (args.format == Format::Iperf3 && time >= 1.0).then_some(1.0);
+    asked.map(|interval| interval.as_secs_f64()).or(usual)
+}
+
 fn rows(words: &[String], usual: &[&str], known: &[Word]) -> Result<Vec<Row>> {
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     let words = if words.is_empty() { usual } else { &words };
@@ -106,12 +159,15 @@ fn rows(words: &[String], usual: &[&str], known: &[Word]) -> Result<Vec<Row>> {
 fn setting(args: &CommonArgs) -> Result<StreamSetting> {
     let (sockets, place) = (&args.sockets, &args.place);
     let [local_cpus, remote_cpus] = cpus(args)?;
+    let remote = remote(&args.host);
     Ok(StreamSetting {
-        over: match (place.ipv6, place.unix) {
-            (true, _) => Over::Ipv6,
-            (_, true) => Over::Unix,
+        over: match (&remote, place.ipv6, place.unix) {
+            (_, true, _) => Over::Ipv6,
+            (_, _, true) => Over::Unix,
+            (Some(remote), ..) if !place.ipv4 => remote.over()?,
             _ => Over::Ipv4,
         },
+        remote,
         flows: sockets.flows,
         threads: place.threads,
         local_cpus,
@@ -131,12 +187,22 @@ fn setting(args: &CommonArgs) -> Result<StreamSetting> {
     })
 }
 
+fn remote(args: &HostArgs) -> Option<Remote> {
+    Some(Remote {
+        host: args.host.clone()?,
+        protocol: args.protocol,
+        key: args.key.clone(),
+        user: args.user.clone(),
+        rsa_key: args.rsa_key.clone(),
+    })
+}
+
 /// The CPUs of both ends; empty where none are said.
 fn cpus(args: &CommonArgs) -> Result<[Vec<usize>; 2]> {
     let allowed = cpu::allowed()?;
     let place = &args.place;
     let both = match (&place.pin, &place.cpus) {
-        (None, None) if args.sockets.flows == 1 => match allowed[..] {
+        (None, None) if args.sockets.flows == 1 && args.host.host.is_none() => match allowed[..] {
             [.., local, remote] => [vec![local], vec![remote]],
             _ => Default::default(),
         },
@@ -148,7 +214,9 @@ fn cpus(args: &CommonArgs) -> Result<[Vec<usize>; 2]> {
             [parse_list(local)?, parse_list(remote)?]
         }
     };
-    for cpu in both.iter().flatten() {
+    // Of another host it is the server that knows.
+    let here = if args.host.host.is_some() { &both[..1] } else { &both[..] };
+    for cpu in here.iter().flatten() {
         ensure!(allowed.contains(cpu), "CPU {cpu} is not allowed to this process; allowed: {allowed:?}");
     }
     Ok(both)

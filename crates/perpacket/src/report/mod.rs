@@ -13,6 +13,7 @@ mod search;
 mod sent;
 mod serve;
 mod stream;
+mod stream_formats;
 mod svg;
 mod tables;
 
@@ -37,6 +38,7 @@ pub(crate) use opening::{generator_opening, opening, warning_line};
 pub(crate) use search::{search_opening, search_svg, search_text, trial_line};
 pub(crate) use sent::{Live, language_text, sending_text, written_text};
 pub(crate) use serve::{served_line, serving_opening};
+pub(crate) use stream_formats::{iperf3_json, netperf_columns};
 pub(crate) use tables::{comparison_table, ledger_text, subject};
 
 /// How a command ended, and so the process.

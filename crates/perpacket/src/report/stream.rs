@@ -36,7 +36,7 @@ fn cpus_line(scenario: &Streams) -> String {
 
 fn in_a_line(scenario: &Streams) -> String {
     let (m, setting) = (&scenario.measurement, &scenario.setting);
-    let mut line = format!("{} over {}, {} s a run", scenario.job, setting.over, m.time_s);
+    let mut line = format!("{} over {}, {} s a run", scenario.job, setting.between(), m.time_s);
     if m.omit_s > 0.0 {
         line += &format!(" after {} s that do not count", m.omit_s);
     }
@@ -86,7 +86,9 @@ pub(crate) fn interval_line(row: Row, interval: &Interval) -> String {
 pub(crate) fn streams_text(result: &StreamsResult<'_>, verbose: bool) -> String {
     let mut text = if result.scenario.is_rr() { rr_table(result) } else { stream_table(result) };
     text += &datagram_table(result);
-    text += &cpu_table(result);
+    if result.scenario.measurement.cpu {
+        text += &cpu_table(result);
+    }
     if !result.scenario.is_rr() {
         text += &tcp_lines(result);
     }
@@ -213,9 +215,9 @@ fn datagram_table(result: &StreamsResult<'_>) -> String {
             table.add_row(vec![
                 short_name(row),
                 row.row.bytes().to_string(),
-                thousands(way.sent.messages),
-                thousands(way.sent.refused),
-                thousands(way.received.messages),
+                way.sent.map_or(dash(), |sent| thousands(sent.messages)),
+                way.sent.map_or(dash(), |sent| thousands(sent.refused)),
+                way.received.map_or(dash(), |received| thousands(received.messages)),
                 count(|found| found.lost),
                 tail.map_or(dash(), thousands),
                 count(|found| found.duplicate),
@@ -319,6 +321,7 @@ fn remarks(result: &StreamsResult<'_>) -> String {
     let names = |cpus: &[usize]| cpus.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
     let mut text = String::from("\n");
     text += &match (local.is_empty(), remote.is_empty()) {
+        _ if setting.remote.is_some() => host_remark(result),
         (true, true) => "Both ends are on this machine and not pinned: CPU figures of each are those of the whole machine \
                          (-T says which CPU is whose).\n"
             .to_owned(),
@@ -362,6 +365,18 @@ fn remarks(result: &StreamsResult<'_>) -> String {
         text += "Stopped by a signal: the last run is short.\n";
     }
     text
+}
+
+/// Who the other end is, and what its figures are.
+fn host_remark(result: &StreamsResult<'_>) -> String {
+    let Some(remote) = &result.scenario.setting.remote else { return String::new() };
+    let addresses: Vec<String> = result.answering.iter().map(|(_, address)| address.to_string()).collect();
+    format!(
+        "The other end is {}, by {}; CPU figures of each end are those of all CPUs of its host; – is what the other end \
+         did not tell.\n",
+        addresses.join(" and "),
+        remote.protocol.words()
+    )
 }
 
 fn half_width(mean: &Mean) -> String {

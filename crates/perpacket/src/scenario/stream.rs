@@ -72,6 +72,9 @@ pub(crate) struct StreamMeasurement {
     /// Seconds of each interval; none: there are none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) interval_s: Option<f64>,
+    /// Whether CPU time is accounted for.
+    #[serde(default = "yes")]
+    pub(crate) cpu: bool,
     /// Runs of each row, where no confidence says how many.
     #[serde(default = "one")]
     pub(crate) runs: u32,
@@ -81,6 +84,10 @@ pub(crate) struct StreamMeasurement {
     /// Seed of the order of runs, where two settings are compared.
     #[serde(default)]
     pub(crate) seed: u64,
+}
+
+fn yes() -> bool {
+    true
 }
 
 fn one() -> u32 {
@@ -177,7 +184,10 @@ impl Streams {
         if let [a, b] = &settings[..] {
             ensure!(a != b, "both settings are the same: write two values");
         }
-        self.cells()?;
+        let cells = self.cells()?;
+        if let Some(remote) = &self.setting.remote {
+            remote.check(&cells)?;
+        }
         Ok(self)
     }
 }
@@ -193,6 +203,7 @@ fn known_keys() -> BTreeSet<String> {
             time_s: 1.0,
             omit_s: 0.0,
             interval_s: Some(1.0),
+            cpu: true,
             runs: 1,
             confidence: Wanted::new(0.99, 0.05, 3, 10).ok(),
             seed: 0,

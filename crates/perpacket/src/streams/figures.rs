@@ -8,6 +8,7 @@ use stream::outcome::{Cpu, Datagrams, Exchanged, Flow, Latency, Moved, Side};
 use stream::plan::{Direction, Ends, Plan, Work};
 use stream::{datagrams, demand, latency};
 
+use super::arrange::Beside;
 use super::work::Row;
 
 /// The level of intervals where nothing is asked of them.
@@ -18,8 +19,9 @@ const LEVEL: f64 = 0.99;
 pub(crate) struct Way {
     /// Whether the end that asked sent it.
     pub(crate) from_client: bool,
-    pub(crate) sent: Moved,
-    pub(crate) received: Moved,
+    /// None where the end in question did not tell.
+    pub(crate) sent: Option<Moved>,
+    pub(crate) received: Option<Moved>,
     /// Of the sender's clock, and of the receiver's.
     pub(crate) sent_ns: u64,
     pub(crate) received_ns: u64,
@@ -90,6 +92,8 @@ pub(crate) struct RunFigures {
     pub(crate) ways: Vec<Way>,
     pub(crate) latency: Option<Latency>,
     pub(crate) transactions: u64,
+    /// How long it took by the clock of the end that asked.
+    pub(crate) client_ns: u64,
     values: BTreeMap<Quantity, f64>,
 }
 
@@ -108,12 +112,14 @@ impl RunFigures {
         let mut run = Self {
             latency: latency::sum(client.flows.iter().filter_map(|flow| flow.latency.as_ref())),
             transactions: transactions(client).unwrap_or(0),
+            client_ns: client.wall_ns,
             ways,
             values: BTreeMap::new(),
         };
         run.add_rates(client);
         for (is_client, side, cpus) in [(true, client, &cpus.client), (false, server, &cpus.server)] {
-            if let Some(cpu) = &side.cpu {
+            // An end that told only of its process has no CPUs here.
+            if let Some(cpu) = side.cpu.as_ref().filter(|cpu| !cpu.cpus.is_empty()) {
                 run.add_cpu(is_client, side, cpu, cpus);
             }
         }
@@ -143,8 +149,9 @@ impl RunFigures {
     fn add_rates(&mut self, client: &Side) {
         for way in self.ways.clone() {
             let from_client = way.from_client;
-            self.put(Quantity::Sent { from_client }, megabits(way.sent.bytes, way.sent_ns));
-            self.put(Quantity::Received { from_client }, megabits(way.received.bytes, way.received_ns));
+            let rate = |moved: Option<Moved>, ns| moved.and_then(|moved| megabits(moved.bytes, ns));
+            self.put(Quantity::Sent { from_client }, rate(way.sent, way.sent_ns));
+            self.put(Quantity::Received { from_client }, rate(way.received, way.received_ns));
         }
         if self.ways.is_empty() && client.wall_ns > 0 {
             let seconds = client.wall_ns as f64 / 1e9;
@@ -208,8 +215,9 @@ fn counted(plan: &Plan, sent: &Flow, received: &Flow) -> Option<Datagrams> {
     Some(Datagrams { tail_lost, ..found })
 }
 
-fn sum(all: impl IntoIterator<Item = Option<Moved>>) -> Moved {
-    all.into_iter().flatten().fold(Moved::default(), |sum, one| Moved {
+/// None where nobody told.
+fn sum(all: impl IntoIterator<Item = Option<Moved>>) -> Option<Moved> {
+    all.into_iter().flatten().reduce(|sum, one| Moved {
         bytes: sum.bytes.saturating_add(one.bytes),
         messages: sum.messages.saturating_add(one.messages),
         refused: sum.refused.saturating_add(one.refused),
@@ -218,7 +226,7 @@ fn sum(all: impl IntoIterator<Item = Option<Moved>>) -> Moved {
 
 fn moved_bytes(side: &Side) -> u64 {
     let both = side.flows.iter().flat_map(|flow| [flow.sent, flow.received]);
-    sum(both).bytes
+    sum(both).map_or(0, |moved| moved.bytes)
 }
 
 fn transactions(side: &Side) -> Option<u64> {
@@ -238,6 +246,8 @@ pub(crate) struct RowResult {
     pub(crate) runs: Vec<RunFigures>,
     /// Connections of the last run, as the kernel told at their end.
     pub(crate) last: Exchanged,
+    /// What is known beside it.
+    pub(crate) beside: Beside,
     wanted: Option<Wanted>,
     repeats: Option<Repeats>,
 }
@@ -246,15 +256,17 @@ impl RowResult {
     pub(crate) fn new(row: Row, name: String, wanted: Option<Wanted>) -> Self {
         // As many quantities as a run is judged by.
         let repeats = wanted.map(|wanted| Repeats::new(wanted, RunFigures::default().judged().len()));
-        Self { row, name, runs: Vec::new(), last: Exchanged::default(), wanted, repeats }
+        let (last, beside) = (Exchanged::default(), Beside::default());
+        Self { row, name, runs: Vec::new(), last, beside, wanted, repeats }
     }
 
-    pub(crate) fn add(&mut self, run: RunFigures, exchanged: Exchanged) {
+    pub(crate) fn add(&mut self, run: RunFigures, exchanged: Exchanged, beside: Beside) {
         if let Some(repeats) = &mut self.repeats {
             repeats.add(&run.judged());
         }
         self.runs.push(run);
         self.last = exchanged;
+        self.beside = beside;
     }
 
     /// Whether there should be another run, of `runs` where no confidence says how many.
@@ -315,8 +327,8 @@ impl RowResult {
                 let found: Vec<Datagrams> = all(index).filter_map(|way| way.datagrams).collect();
                 Some(Way {
                     from_client: all(index).next()?.from_client,
-                    sent: sum(all(index).map(|way| Some(way.sent))),
-                    received: sum(all(index).map(|way| Some(way.received))),
+                    sent: sum(all(index).map(|way| way.sent)),
+                    received: sum(all(index).map(|way| way.received)),
                     sent_ns: all(index).map(|way| way.sent_ns).sum(),
                     received_ns: all(index).map(|way| way.received_ns).sum(),
                     datagrams: datagrams::sum(&found),
@@ -449,7 +461,7 @@ mod tests {
             let mut exchanged = exchanged();
             exchanged.server.wall_ns *= factor;
             let run = RunFigures::of(&bulk(Direction::ToServer), &Ends::default(), &exchanged);
-            result.add(run, exchanged);
+            result.add(run, exchanged, Beside::default());
         }
         let received = result.mean(Quantity::Received { from_client: true }).unwrap();
         assert!((received.mean - 4096.0 * 2.0 / 3.0).abs() < 1e-9 && received.runs == 2);
@@ -461,7 +473,11 @@ mod tests {
         for factor in [1, 3] {
             let mut exchanged = exchanged();
             exchanged.server.wall_ns = exchanged.server.wall_ns * factor / 2;
-            fast.add(RunFigures::of(&bulk(Direction::ToServer), &Ends::default(), &exchanged), exchanged);
+            fast.add(
+                RunFigures::of(&bulk(Direction::ToServer), &Ends::default(), &exchanged),
+                exchanged,
+                Beside::default(),
+            );
         }
         let ratio = result.ratio(&fast, Quantity::Received { from_client: true }).unwrap();
         assert!((ratio.ratio - 2.0).abs() < 1e-9 && (ratio.high - ratio.low).abs() < 1e-6, "{ratio:?}");

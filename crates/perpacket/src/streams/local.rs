@@ -13,7 +13,7 @@ use stream::engine::{self, Control, End, Flow, Settings};
 use stream::outcome::{Exchanged, Side};
 use stream::plan::{Direction, Giving, Taking, Work};
 
-use super::arrange::{Arranged, Asked};
+use super::arrange::{Arranged, Asked, Beside, Buffers};
 use super::setting::Over;
 use super::sockets;
 use crate::ledger::Grown;
@@ -89,6 +89,7 @@ impl Local {
     /// # Errors
     /// Where sockets cannot be opened, or an end says what it could not do.
     pub(crate) fn exchange(&mut self, asked: &Asked<'_>) -> Result<Arranged> {
+        let beside = Beside { buffers: self.buffers(asked)?, ..Beside::default() };
         let before = self.read_counters()?;
         let opened = match &self.network {
             None => sockets::unix_pairs(asked.plan),
@@ -108,7 +109,22 @@ impl Local {
             let both = before.iter().zip(&after);
             both.map(|((role, before), (_, after))| (*role, diff(before, after))).collect::<Grown>()
         });
-        Ok(Arranged { exchanged, grown })
+        Ok(Arranged { exchanged, beside, grown })
+    }
+
+    /// The address of the end that answers; none over UNIX sockets.
+    pub(super) fn server(&self) -> Option<IpAddr> {
+        self.network.as_ref().map(|network| network.server)
+    }
+
+    fn buffers(&self, asked: &Asked<'_>) -> Result<Buffers> {
+        let Some(network) = &self.network else { return Ok(Buffers::default()) };
+        let of = |role, options| {
+            let netns = network.lab.netns(role);
+            netns.run(|| sockets::buffers(asked.plan, options, network.client.is_ipv6()))?
+        };
+        let options = &asked.plan.options;
+        Ok(Buffers { local: Some(of(GEN, &options.client)?), remote: Some(of(SYS, &options.server)?) })
     }
 
     fn run(&self, asked: &Asked<'_>, client: Vec<Flow>, server: Vec<Flow>) -> Result<Exchanged> {
@@ -117,7 +133,7 @@ impl Local {
             plan: asked.plan,
             end,
             interval: asked.interval,
-            cpu: true,
+            cpu: asked.cpu,
             give_up_after: GIVE_UP,
             on_interval,
         };
@@ -192,7 +208,7 @@ fn end(netns: Option<&Netns>, flows: Vec<Flow>, settings: &Settings<'_>, control
 }
 
 /// Says that an end has ended, however it does.
-struct Ended<'a>(&'a AtomicBool);
+pub(super) struct Ended<'a>(pub(super) &'a AtomicBool);
 
 impl Drop for Ended<'_> {
     fn drop(&mut self) {
@@ -235,20 +251,24 @@ fn oversee(controls: &[Control; 2], ended: &[AtomicBool; 2], asked: &Asked<'_>) 
     }
 }
 
-/// Refuses what both ends cannot have on this machine, and lets this process have as many files open as they need.
+/// Refuses what as many ends (both, or one) cannot have on this machine, and lets this process have as many files open as they
+/// need.
 ///
 /// # Errors
 /// What that is.
-pub(crate) fn check(plan: &stream::plan::Plan) -> Result<()> {
+pub(crate) fn check(plan: &stream::plan::Plan, ends: u64) -> Result<()> {
     let (each_way, pipes) = match plan.work {
-        Work::Bulk { direction, giving, taking } => (
-            if direction == Direction::Both { 2 } else { 1 },
-            // A pipe has two ends.
-            2 * u64::from(giving == Giving::Splice) + 2 * u64::from(taking == Taking::Splice),
-        ),
+        Work::Bulk { direction, giving, taking } => {
+            let (giving, taking) = (giving == Giving::Splice, taking == Taking::Splice);
+            // One end of a way gives and the other one takes.
+            let pipes =
+                if ends > 1 { u64::from(giving) + u64::from(taking) } else { u64::from(giving || taking) };
+            (if direction == Direction::Both { 2 } else { 1 }, pipes)
+        }
         _ => (1, 0),
     };
-    let needed = u64::from(plan.flows) * each_way * (2 + pipes) + OTHER_FILES;
+    // A pipe has two ends.
+    let needed = u64::from(plan.flows) * each_way * (ends + 2 * pipes) + OTHER_FILES;
     let allowed = linux::limits::raise_open_files(needed);
     ensure!(
         allowed.is_none_or(|allowed| allowed >= needed),

@@ -10,10 +10,12 @@
 mod arrange;
 mod figures;
 mod local;
+mod remote;
 mod setting;
 mod sockets;
 mod work;
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -22,9 +24,10 @@ use measure::ledger::{Count, Ledger};
 use measure::order::Seed;
 use measure::record::{StreamRow, StreamRun, Streams as Recorded, Summary, Variant, Warning};
 use stream::outcome::Interval;
-use stream::plan::{Ends, Transport, Work};
+use stream::plan::{Ends, Plan, Transport, Work};
 
 use crate::cli::OutputArgs;
+use crate::cli::stream::Format;
 use crate::ledger;
 use crate::progress::Progress;
 use crate::recorder::Recorder;
@@ -36,8 +39,10 @@ use crate::{doctor, environment};
 
 use arrange::{Arranged, Arranging, Asked};
 use local::Local;
+use remote::Host;
 
 pub(crate) use figures::{KindOf, Quantity, RowResult, RunFigures, Way};
+pub(crate) use remote::{Protocol, Remote, read_key};
 pub(crate) use setting::{Over, StreamSetting};
 pub(crate) use work::{Row, Word};
 
@@ -48,6 +53,10 @@ const WHOLE_BYTES: u32 = 1452;
 pub(crate) struct StreamsResult<'a> {
     pub(crate) scenario: &'a Streams,
     pub(crate) rows: Vec<RowResult>,
+    /// Those of the rows.
+    pub(crate) plans: Vec<Plan>,
+    /// How the end that answers is called, and its address: of each setting, where they differ; none over UNIX sockets.
+    pub(crate) answering: Vec<(String, SocketAddr)>,
     /// Of rows whose datagrams are accounted for, each with its row.
     pub(crate) ledgers: Vec<(usize, Ledger)>,
     pub(crate) interrupted: bool,
@@ -60,24 +69,35 @@ struct Job<'a> {
     /// Each row with each setting.
     cells: Vec<StreamCell>,
     cpus: Ends<Vec<usize>>,
+    format: Format,
     stop: Stop,
 }
 
 /// Runs what the scenario says, and reports.
-pub(crate) fn run(scenario: &Streams, output: &OutputArgs) -> Result<Outcome> {
+pub(crate) fn run(scenario: &Streams, format: Format, output: &OutputArgs) -> Result<Outcome> {
     let cells = scenario.cells()?;
-    cells.iter().try_for_each(|cell| local::check(&cell.plan))?;
-    if cells.iter().any(|cell| cell.setting.over != Over::Unix) {
+    let is_local = scenario.setting.remote.is_none();
+    let ends = if is_local { 2 } else { 1 };
+    cells.iter().try_for_each(|cell| local::check(&cell.plan, ends))?;
+    if is_local && cells.iter().any(|cell| cell.setting.over != Over::Unix) {
         session::enter_own_network()
             .context("make a network namespace without root; run as root, or allow user namespaces")?;
     }
     let setting = &scenario.setting;
-    let cpus = Ends { client: setting.local_cpus.clone(), server: setting.remote_cpus.clone() };
-    let job = Job { scenario, cells, cpus, stop: Stop::listen()? };
+    // Each of two hosts has all its CPUs to itself.
+    let cpus = match is_local {
+        true => Ends { client: setting.local_cpus.clone(), server: setting.remote_cpus.clone() },
+        false => Ends::default(),
+    };
+    let job = Job { scenario, cells, cpus, format, stop: Stop::listen()? };
     let mut recorder = job.start_record(output)?;
     let steal = environment::steal_ticks();
     let outcome = job.measure(&mut recorder, output).and_then(|result| {
-        let text = report::streams_text(&result, output.verbose);
+        let text = match format {
+            Format::Table => report::streams_text(&result, output.verbose),
+            Format::Netperf => report::netperf_columns(&result),
+            Format::Iperf3 => report::iperf3_json(&result)?,
+        };
         recorder.summary(Summary { streams: Some(result.recorded.clone()), ..Summary::default() })?;
         if report::prints_text(output.json.as_deref()) {
             report::write_stdout(&text)?;
@@ -92,6 +112,8 @@ impl<'a> Job<'a> {
         let scenario = self.scenario;
         let settings = self.cells.len() / scenario.work.len();
         let mut places = self.places(settings)?;
+        let mut answering: Vec<_> = places.iter().filter_map(Arranging::answering).collect();
+        answering.dedup();
         let mut order = Seed(scenario.measurement.seed).order();
         let mut progress = Progress::new(output);
         let wanted = scenario.measurement.confidence;
@@ -99,6 +121,8 @@ impl<'a> Job<'a> {
         let mut result = StreamsResult {
             scenario,
             rows: self.cells.iter().map(new).collect(),
+            plans: self.cells.iter().map(|cell| cell.plan.clone()).collect(),
+            answering,
             ledgers: Vec::new(),
             interrupted: false,
             recorded: Recorded::default(),
@@ -112,17 +136,17 @@ impl<'a> Job<'a> {
                     let (cell, run) = (&self.cells[index], result.rows[index].runs.len() + 1);
                     progress
                         .show(index as f64 / self.cells.len() as f64, &format!("{}, run {run}", cell.name));
-                    let arranged = self
-                        .run_once(&mut places[index - first], cell, output)
-                        .with_context(|| format!("run {run} of {}", cell.name))?;
-                    self.keep(&mut result, index, arranged, recorder, output)?;
+                    match self.run_once(&mut places[index - first], cell, output) {
+                        // What the other end does not hear to its end is no run.
+                        Err(_) if self.stop.asked() => {}
+                        arranged => {
+                            let arranged = arranged.with_context(|| format!("run {run} of {}", cell.name))?;
+                            self.keep(&mut result, index, arranged, recorder, output)?;
+                        }
+                    }
                     if self.stop.asked() {
                         progress.clear();
-                        result.interrupted = true;
-                        // What was not begun has no line.
-                        while result.rows.last().is_some_and(|row| row.runs.is_empty()) {
-                            result.rows.pop();
-                        }
+                        result.stopped();
                         return Ok(result);
                     }
                 }
@@ -134,7 +158,12 @@ impl<'a> Job<'a> {
 
     /// What arranges the runs of each setting.
     fn places(&self, settings: usize) -> Result<Vec<Arranging>> {
-        let build = |cell: &StreamCell| Ok(Arranging::Local(Local::build(cell.setting.over)?));
+        let build = |cell: &StreamCell| {
+            Ok(match &cell.setting.remote {
+                None => Arranging::Local(Local::build(cell.setting.over)?),
+                Some(remote) => Arranging::Host(Box::new(Host::find(remote, cell.setting.over)?)),
+            })
+        };
         self.cells[..settings].iter().map(build).collect()
     }
 
@@ -145,13 +174,14 @@ impl<'a> Job<'a> {
         output: &OutputArgs,
     ) -> Result<Arranged> {
         let on_interval = |interval: &Interval| {
-            if !output.quiet {
+            if !output.quiet && self.format == Format::Table {
                 report::write_stderr(&report::interval_line(cell.row, interval));
             }
         };
         arranging.exchange(&Asked {
             plan: &cell.plan,
             interval: self.scenario.measurement.interval_s.map(Duration::from_secs_f64),
+            cpu: self.scenario.measurement.cpu,
             on_interval: &on_interval,
             stop: &self.stop,
         })
@@ -167,7 +197,7 @@ impl<'a> Job<'a> {
         output: &OutputArgs,
     ) -> Result<()> {
         let (cell, row) = (&self.cells[index], &mut result.rows[index]);
-        let Arranged { exchanged, grown } = arranged;
+        let Arranged { exchanged, beside, grown } = arranged;
         let repetition = row.runs.len() as u32;
         let figures = RunFigures::of(&cell.plan, &self.cpus, &exchanged);
         for said in exchanged.client.warnings.iter().chain(&exchanged.server.warnings) {
@@ -184,7 +214,7 @@ impl<'a> Job<'a> {
             server: serde_json::to_value(&exchanged.server)?,
             ..StreamRun::default()
         };
-        row.add(figures, exchanged);
+        row.add(figures, exchanged, beside);
         let means = StreamRow {
             variant: index as u16,
             runs: row.runs.len() as u32,
@@ -210,7 +240,7 @@ impl<'a> Job<'a> {
         let variants = self.cells.iter().map(|cell| Variant {
             name: cell.name.clone(),
             path: scenario.job.clone(),
-            ingress: Some(cell.setting.over.to_string()),
+            ingress: Some(cell.setting.between()),
             ..Variant::default()
         });
         let cpu = self.cpus.client.first().copied().unwrap_or_default();
@@ -223,7 +253,8 @@ impl<'a> Job<'a> {
         );
         if !output.quiet {
             let mut text = report::streams_opening(scenario, &head, output.verbose)?;
-            if let (true, Some(plan)) = (output.verbose, Local::plan(scenario.setting.over)) {
+            let in_a_lab = output.verbose && scenario.setting.remote.is_none();
+            if let (true, Some(plan)) = (in_a_lab, Local::plan(scenario.setting.over)) {
                 text += &format!("lab\n{plan}\n");
             }
             report::write_stderr(&text);
@@ -242,6 +273,14 @@ impl<'a> Job<'a> {
 }
 
 impl StreamsResult<'_> {
+    /// A signal ended it: what was not begun has no line.
+    fn stopped(&mut self) {
+        self.interrupted = true;
+        while self.rows.last().is_some_and(|row| row.runs.is_empty()) {
+            self.rows.pop();
+        }
+    }
+
     /// Messages that are not accounted for are a no; an interval that is too wide decides nothing.
     fn outcome(&self) -> Outcome {
         let opens = |book: &Ledger| !book.closes() && book.notes.is_empty();
@@ -259,7 +298,7 @@ fn ledger_of(cell: &StreamCell, run: &RunFigures, grown: Option<&ledger::Grown>)
     let is_counted = plan.transport == Transport::Udp && plan.omit.is_zero();
     let (Work::Bulk { .. }, true, [way]) = (plan.work, is_counted, &run.ways[..]) else { return None };
     let found = way.datagrams?;
-    let sent = Count { packets: way.sent.messages, seen_by: "given to the kernel".into() };
+    let sent = Count { packets: way.sent?.messages, seen_by: "given to the kernel".into() };
     let mut book = Ledger::new(&cell.name, None, sent);
     book.received.push(Count { packets: found.received, seen_by: "read, each number once".into() });
     ledger::add_counters(&mut book, grown?, &[]);

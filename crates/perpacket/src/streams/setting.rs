@@ -11,6 +11,7 @@ use stream::plan::{
     Direction, Ends, Giving, Pace, Plan, SocketOptions, Taking, Threads, Transport, Until, Work,
 };
 
+use super::remote::{Protocol, Remote};
 use super::work::{MAX_CALL_BYTES, MAX_DATAGRAM_BYTES, Row, Word};
 use crate::cell::parse_switch;
 use crate::scenario::StreamMeasurement;
@@ -66,6 +67,9 @@ pub(crate) struct StreamSetting {
     pub(crate) request: u32,
     pub(crate) response: u32,
     pub(crate) outstanding: u32,
+    /// Where the other end is; none: on this machine.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) remote: Option<Remote>,
 }
 
 impl Default for StreamSetting {
@@ -97,11 +101,12 @@ impl Default for StreamSetting {
             request: 1,
             response: 1,
             outstanding: 1,
+            remote: None,
         }
     }
 }
 
-/// What lies between both ends on one machine.
+/// What lies between both ends: where there is no host, on this machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Over {
@@ -141,6 +146,13 @@ impl StreamSetting {
             pacing: Some(String::new()),
             rate: Some(1.0),
             giving: Some(Giving::Copy),
+            remote: Some(Remote {
+                host: String::new(),
+                protocol: Protocol::Own,
+                key: Some("".into()),
+                user: Some(String::new()),
+                rsa_key: Some("".into()),
+            }),
             ..Self::default()
         }
     }
@@ -148,13 +160,13 @@ impl StreamSetting {
     /// The same with another value of an option, by its name; `default` is what it is without the option.
     ///
     /// # Errors
-    /// An option that there is not or that is a list, or a value that it does not take.
+    /// An option that there is not, that is a list or says where the other end is; or a value that it does not take.
     pub(crate) fn with(&self, name: &str, value: &str) -> Result<Self> {
         let key = name.replace('-', "_");
-        let whole = toml::Table::try_from(Self::whole())?;
-        let names: Vec<&str> =
-            whole.iter().filter(|(_, value)| !value.is_array()).map(|(name, _)| name.as_str()).collect();
-        let Some(kind) = whole.get(&key).filter(|value| !value.is_array()) else {
+        let mut whole = toml::Table::try_from(Self::whole())?;
+        whole.retain(|_, value| !value.is_array() && !value.is_table());
+        let names: Vec<&str> = whole.keys().map(String::as_str).collect();
+        let Some(kind) = whole.get(&key) else {
             bail!(nearest("option to vary", &key, names.iter().copied()));
         };
         let wrong = || format!("--vary {name}={value}: no value of it");
@@ -171,6 +183,13 @@ impl StreamSetting {
             None => table.remove(&key),
         };
         table.try_into().with_context(wrong)
+    }
+
+    /// What lies between both ends, for a sentence.
+    pub(crate) fn between(&self) -> String {
+        let Some(remote) = &self.remote else { return self.over.to_string() };
+        let network = if self.over == Over::Ipv6 { "IPv6" } else { "IPv4" };
+        format!("{network} to {}, by {}", remote.host, remote.protocol.words())
     }
 
     /// The plan of a row.
@@ -377,6 +396,8 @@ mod tests {
         for (name, value, why) in [
             ("batsch", "1", "`batch` is near"),
             ("local_cpus", "1", "no option to vary"),
+            ("remote", "default", "no option to vary"),
+            ("protocol", "netperf", "no option to vary"),
             ("batch", "many", "no value of it"),
             ("batch", "70000", "no value of it"),
             ("over", "ipv5", "no value of it"),

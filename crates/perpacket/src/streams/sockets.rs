@@ -1,6 +1,6 @@
 //! The sockets of both ends of a local run, connected to each other.
 
-use std::net::{SocketAddr, TcpListener, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, UdpSocket};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::time::Duration;
@@ -103,6 +103,22 @@ fn marks(plan: &Plan) -> Marks {
 fn pair(near: Endpoint, far: Endpoint, roles: Roles, marks: Marks) -> (Flow, Flow) {
     let flow = |endpoint, role| Flow { endpoint, role, marks };
     (flow(near, roles.client), flow(far, roles.server))
+}
+
+/// `SO_SNDBUF` and `SO_RCVBUF` of a data socket with these options, in the namespace of this thread.
+///
+/// # Errors
+/// The call that failed.
+pub(super) fn buffers(plan: &Plan, options: &SocketOptions, ipv6: bool) -> Result<(u32, u32)> {
+    let any: IpAddr = if ipv6 { Ipv6Addr::UNSPECIFIED.into() } else { Ipv4Addr::UNSPECIFIED.into() };
+    let applied = if plan.transport == Transport::Udp {
+        let socket = UdpSocket::bind((any, 0)).context("open a UDP socket")?;
+        prepare::apply(options, &socket, plan.transport)?
+    } else {
+        let socket = socket::stream(SocketAddr::new(any, 0), plan.transport == Transport::Mptcp)?;
+        prepare::apply(options, &socket, plan.transport)?
+    };
+    Ok((applied.send_buffer_bytes, applied.receive_buffer_bytes))
 }
 
 fn listener(plan: &Plan, server: &Home<'_>) -> Result<TcpListener> {

@@ -4,6 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
+use stream::netperf::columns::Test;
 
 use crate::words::nearest;
 
@@ -61,6 +62,20 @@ impl Word {
     /// What a scenario calls it: the words of `rr` say so.
     fn whole_name(self) -> String {
         if self.is_rr() { format!("{}-rr", self.name()) } else { self.name().into() }
+    }
+
+    /// What netperf calls it, of what it has columns for.
+    pub(crate) fn netperf(self) -> Option<Test> {
+        Some(match self {
+            Self::Tcp => Test::TcpStream,
+            Self::Sendfile => Test::TcpSendfile,
+            Self::Maerts => Test::TcpMaerts,
+            Self::Udp => Test::UdpStream,
+            Self::TcpRr => Test::TcpRr,
+            Self::UdpRr => Test::UdpRr,
+            Self::Crr => Test::TcpCrr,
+            Self::Bidir | Self::Cc => return None,
+        })
     }
 
     /// Whether something is answered, rather than bytes sent.
@@ -134,11 +149,10 @@ impl FromStr for Row {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        match text.split_once("-rr") {
-            Some((name, rest)) if rest.is_empty() || rest.starts_with('@') => {
-                Self::parse(&format!("{name}{rest}"), &Word::RR)
-            }
-            _ => Self::parse(text, &Word::STREAM),
+        let (word, bytes) = text.split_at(text.find('@').unwrap_or(text.len()));
+        match word.strip_suffix("-rr") {
+            Some(name) => Self::parse(&format!("{name}{bytes}"), &Word::RR),
+            None => Self::parse(text, &Word::STREAM),
         }
     }
 }

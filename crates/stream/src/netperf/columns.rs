@@ -231,13 +231,13 @@ pub struct CpuOfBoth {
     pub remote: Option<Cpu>,
 }
 
-/// A stream over TCP.
+/// A stream over TCP. A buffer that is not known is −1, which is what netperf prints then.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Stream {
     /// `SO_RCVBUF` of the end that receives, bytes. With CPU time, netperf prints the server's for a TCP_MAERTS too.
-    pub receive_buffer_bytes: u32,
+    pub receive_buffer_bytes: i64,
     /// `SO_SNDBUF` of the end that sends, bytes. With CPU time, netperf prints the client's for a TCP_MAERTS too.
-    pub send_buffer_bytes: u32,
+    pub send_buffer_bytes: i64,
     /// Bytes in one call that sends.
     pub message_bytes: u32,
     /// How long it took.
@@ -246,13 +246,13 @@ pub struct Stream {
     pub throughput: f64,
 }
 
-/// Datagrams to the server.
+/// Datagrams to the server. A buffer that is not known is −1.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Datagrams {
     /// `SO_SNDBUF` of the client, bytes.
-    pub send_buffer_bytes: u32,
+    pub send_buffer_bytes: i64,
     /// `SO_RCVBUF` of the server, bytes.
-    pub receive_buffer_bytes: u32,
+    pub receive_buffer_bytes: i64,
     /// Bytes of one datagram.
     pub message_bytes: u32,
     /// How long it took.
@@ -269,13 +269,13 @@ pub struct Datagrams {
     pub receive_throughput: f64,
 }
 
-/// Requests and responses.
+/// Requests and responses. A buffer that is not known is −1.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Transactions {
     /// `SO_SNDBUF` and `SO_RCVBUF` of the client, bytes.
-    pub local_buffers_bytes: (u32, u32),
+    pub local_buffers_bytes: (i64, i64),
     /// `SO_SNDBUF` and `SO_RCVBUF` of the server, bytes.
-    pub remote_buffers_bytes: (u32, u32),
+    pub remote_buffers_bytes: (i64, i64),
     /// Bytes of a request.
     pub request_bytes: u32,
     /// Bytes of a response.

@@ -65,6 +65,14 @@ impl std::fmt::Debug for Asking<'_> {
     }
 }
 
+/// Whether this protocol can carry out a plan; nothing is sent.
+///
+/// # Errors
+/// Why not, and what can be done.
+pub fn check(plan: &Plan) -> Result<(), OwnError> {
+    sockets::check(plan)
+}
+
 /// Carries out a plan together with the server at `to`; what both ends counted, each in its own clock.
 ///
 /// # Errors

@@ -147,8 +147,8 @@ fn figures(command: &Command<'_>, numbers: &[Vec<f64>]) -> String {
         Test::TcpStream | Test::TcpMaerts | Test::TcpSendfile => {
             let cpu = if asked { command.cpu((n[5], n[6]), (n[7], n[8])) } else { CpuOfBoth::default() };
             let figures = Stream {
-                receive_buffer_bytes: n[0] as u32,
-                send_buffer_bytes: n[1] as u32,
+                receive_buffer_bytes: n[0] as i64,
+                send_buffer_bytes: n[1] as i64,
                 message_bytes: n[2] as u32,
                 seconds: n[3],
                 throughput: n[4],
@@ -159,8 +159,8 @@ fn figures(command: &Command<'_>, numbers: &[Vec<f64>]) -> String {
             let m = &numbers[1];
             let cpu = if asked { command.cpu((n[6], m[4]), (n[7], m[5])) } else { CpuOfBoth::default() };
             let figures = Datagrams {
-                send_buffer_bytes: n[0] as u32,
-                receive_buffer_bytes: m[0] as u32,
+                send_buffer_bytes: n[0] as i64,
+                receive_buffer_bytes: m[0] as i64,
                 message_bytes: n[1] as u32,
                 seconds: n[2],
                 sent: n[3] as u64,
@@ -175,8 +175,8 @@ fn figures(command: &Command<'_>, numbers: &[Vec<f64>]) -> String {
             let m = &numbers[1];
             let cpu = if asked { command.cpu((n[6], n[7]), (n[8], n[9])) } else { CpuOfBoth::default() };
             let figures = Transactions {
-                local_buffers_bytes: (n[0] as u32, n[1] as u32),
-                remote_buffers_bytes: (m[0] as u32, m[1] as u32),
+                local_buffers_bytes: (n[0] as i64, n[1] as i64),
+                remote_buffers_bytes: (m[0] as i64, m[1] as i64),
                 request_bytes: n[2] as u32,
                 response_bytes: n[3] as u32,
                 seconds: n[4],

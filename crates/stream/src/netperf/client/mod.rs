@@ -139,6 +139,14 @@ pub enum ClientError {
     Run(#[from] EngineError),
 }
 
+/// Whether netperf's protocol has words for a plan; nothing is sent.
+///
+/// # Errors
+/// What it has none for.
+pub fn check(plan: &Plan) -> Result<(), Unsaid> {
+    request::check(plan)
+}
+
 /// One test over a control connection of its own.
 ///
 /// # Errors
