@@ -116,7 +116,6 @@ fn many_threads_have_statistics() {
 
 /// A low rate of messages aborts (sockperf #147): it is one message, and the rest of the time nothing.
 #[test]
-#[ignore = "fails: with a rate so low the run does not end"]
 fn a_rate_of_one_an_hour_is_a_rate() {
     let server = Running::own(Limits::default());
     for (per_second, until) in

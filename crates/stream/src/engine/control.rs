@@ -158,6 +158,11 @@ impl Budget {
         took.map_or(0, |left| left.min(wanted))
     }
 
+    /// Whether there is no more.
+    pub(super) fn is_spent(&self) -> bool {
+        self.0.load(Relaxed) == 0
+    }
+
     /// Gives back what could not be used.
     pub(super) fn give_back(&self, amount: u64) {
         self.0.fetch_add(amount, Relaxed);

@@ -191,7 +191,7 @@ impl Task for DatagramSender<'_> {
         }
         let mut departs_ns = None;
         if let Some(pacer) = &mut self.pacer
-            && !tools.enough
+            && !tools.is_done()
         {
             let messages = (self.slots * self.segments) as u64;
             let ready_ns = pacer.ready_ns(now_ns, messages);

@@ -91,7 +91,7 @@ impl<'a> DatagramRequester<'a> {
             let now_ns = clock::monotonic_ns();
             let mut begin_ns = now_ns;
             if let Some(pacer) = &mut self.pacer
-                && !tools.enough
+                && !tools.is_done()
             {
                 begin_ns = pacer.ready_ns(now_ns, 1);
                 if begin_ns > now_ns {

@@ -117,7 +117,7 @@ impl Task for StreamSender<'_> {
     fn step(&mut self, tools: &mut Tools<'_>) -> Result<Step, EngineError> {
         let mut now_ns = 0;
         if let Some(pacer) = &mut self.pacer
-            && !tools.enough
+            && !tools.is_done()
         {
             now_ns = clock::monotonic_ns();
             let ready_ns = pacer.ready_ns(now_ns, 1);

@@ -157,6 +157,11 @@ impl Tools<'_> {
         }
     }
 
+    /// Whether nothing more is to be begun: then a pace is not waited for, which may be hours.
+    pub(super) fn is_done(&self) -> bool {
+        self.enough || self.counting && self.common.budget.as_ref().is_some_and(Budget::is_spent)
+    }
+
     /// What was claimed and could not be used.
     pub(super) fn give_back(&self, amount: u64) {
         if let Some(budget) = &self.common.budget
