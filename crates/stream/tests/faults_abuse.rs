@@ -122,7 +122,6 @@ fn port_scans_end_nothing() {
 
 /// Values of a wrong type crash the server (CVE-2024-53580): each key with each of them is refused, or counts as absent.
 #[test]
-#[ignore = "takes more than 25 s: some of the 168 clients are forgotten late"]
 fn wrong_types_of_parameters_harm_nothing() {
     let ours = Ours::with_limits(limits());
     let keys = [

@@ -177,9 +177,9 @@ pub(super) struct Turn {
 }
 
 impl Turn {
-    /// The next stream, if one comes in time.
-    pub(super) fn next(&self, within: Duration) -> Option<UdpSocket> {
-        self.streams.recv_timeout(within).ok()
+    /// Where the streams come in.
+    pub(super) fn streams(&self) -> &Receiver<UdpSocket> {
+        &self.streams
     }
 }
 

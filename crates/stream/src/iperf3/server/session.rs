@@ -128,14 +128,14 @@ fn arrange(
         line.write_state(State::CreateStreams)?;
         let deadline = Instant::now() + idle;
         for index in 0..count {
-            let socket = turn.next(deadline.saturating_duration_since(Instant::now())).ok_or_else(missing)?;
+            let socket = next_stream(line, turn.streams(), deadline)?;
             arranged.note(socket.local_addr().ok().zip(socket.peer_addr().ok()), &socket);
             let peer = socket.peer_addr().ok();
             arranged.flows.push(Flow { endpoint: Endpoint::Udp { socket, peer }, role: role(index), marks });
         }
     } else {
         line.write_state(State::CreateStreams)?;
-        for (index, stream) in tcp_streams(streams, count, idle)?.into_iter().enumerate() {
+        for (index, stream) in tcp_streams(line, streams, count, idle)?.into_iter().enumerate() {
             set_options(&plan.options.server, &stream, plan.transport)?;
             arranged.note(stream.local_addr().ok().zip(stream.peer_addr().ok()), &stream);
             arranged.flows.push(Flow {
@@ -160,8 +160,27 @@ impl Arranged {
     }
 }
 
+/// The next stream of a test. A client that leaves meanwhile is not waited for.
+fn next_stream<T>(line: &Line, streams: &Receiver<T>, deadline: Instant) -> Result<T, SessionError> {
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        match streams.recv_timeout(left.min(LOOK)) {
+            Ok(stream) => return Ok(stream),
+            Err(RecvTimeoutError::Timeout) if left > LOOK => {
+                if line.poll_state(Duration::ZERO)?.is_some() {
+                    return Err(SessionError::ClientEnded);
+                }
+            }
+            Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
+                return Err(SessionError::Refused(Refusal::StreamAccept));
+            }
+        }
+    }
+}
+
 /// The connections of a test in the order in which they were accepted, which is that of their ids.
 fn tcp_streams(
+    line: &Line,
     streams: &Receiver<Ticketed>,
     count: usize,
     within: Duration,
@@ -169,12 +188,7 @@ fn tcp_streams(
     let deadline = Instant::now() + within;
     let mut came = Vec::with_capacity(count);
     while came.len() < count {
-        match streams.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
-            Ok(stream) => came.push(stream),
-            Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
-                return Err(SessionError::Refused(Refusal::StreamAccept));
-            }
-        }
+        came.push(next_stream(line, streams, deadline)?);
     }
     came.sort_by_key(|(ticket, _)| *ticket);
     Ok(came.into_iter().map(|(_, stream)| stream).collect())
