@@ -223,7 +223,7 @@ mod tests {
         client.send_to(&wire::HELLO, hub.address).unwrap();
         let (length, from) = client.recv_from(&mut room).unwrap();
         assert_eq!((&room[..length], from), (&wire::REPLY[..], hub.address));
-        let stream = turn.next(SECOND).unwrap();
+        let stream = turn.streams().recv_timeout(SECOND).unwrap();
         assert_eq!(stream.peer_addr().unwrap(), client.local_addr().unwrap());
         stream.send(b"data").unwrap();
         assert_eq!(client.recv(&mut room).unwrap(), 4);
@@ -242,7 +242,7 @@ mod tests {
         let turn = turn(&hub, 1);
         client.send_to(b"not a hello", hub.address).unwrap();
         assert!(client.recv(&mut room).is_err());
-        assert!(turn.next(Duration::ZERO).is_none());
+        assert!(turn.streams().recv_timeout(Duration::ZERO).is_err());
         halt.halt();
     }
 
